@@ -50,7 +50,11 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Shortage:
-    """A violated constraint: its name, its place, the needed and the available amount."""
+    """A violated constraint: its name, its place, the needed and the available amount.
+
+    Constraints of AELS: processing rate (eq. 9), transfer rate (10), cpu (11), memory (12), bandwidth (13), one host
+    per operator (14).
+    """
 
     constraint: str
     where: str
@@ -126,9 +130,9 @@ def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
     for o, host in enumerate(placement):
         what = application.operators[o]
         if not 0 <= host < len(hosts):
-            found.append(Shortage("one host (eq. 14)", f"operator '{what.name}'", 1, 0, "hosts"))
+            found.append(Shortage("one host", f"operator '{what.name}'", 1, 0, "hosts"))
     if len(placement) != len(application) or found:
-        return found or [Shortage("one host (eq. 14)", "all", len(application), len(placement), "hosts")]
+        return found or [Shortage("one host", "all", len(application), len(placement), "hosts")]
     for o, host in enumerate(placement):
         what = application.operators[o]
         where = f"operator '{what.name}' on {hosts.name(host)}"
@@ -139,7 +143,7 @@ def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
         if what.host is None and what.cpu:
             rate, served = float(application.rate_in[o]), float(hosts.cpu[host]) / what.cpu
             if not rate < served:
-                found.append(Shortage("processing rate (eq. 9)", where, rate, served, "events/s"))
+                found.append(Shortage("processing rate", where, rate, served, "events/s"))
     for u, v in application.streams:
         if transfer_time(problem, (u, v), placement[u], placement[v]) == math.inf:
             flow = application.flow((u, v), problem.zone_of(placement[u]))
@@ -147,7 +151,7 @@ def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
                 f"stream '{application.operators[u].name}' to '{application.operators[v].name}', "
                 f"{hosts.name(placement[u])} to {hosts.name(placement[v])}"
             )
-            found.append(Shortage("transfer rate (eq. 10)", where, flow.bandwidth, 0, "bits/s"))
+            found.append(Shortage("transfer rate", where, flow.bandwidth, 0, "bits/s"))
     for group in problem.together:
         levels = {problem.level_of(placement[o]) for o in group}
         if len(levels) > 1:
@@ -155,16 +159,16 @@ def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
             found.append(Shortage("one level", where, 1, len(levels), "levels"))
     used = usage_of(problem, placement)
     for host, work in used.work.items():
-        found += _over("cpu (eq. 11)", hosts.name(host), work, float(hosts.cpu_free[host]), "work/s")
+        found += _over("cpu", hosts.name(host), work, float(hosts.cpu_free[host]), "work/s")
     for host, memory in used.memory.items():
-        found += _over("memory (eq. 12)", hosts.name(host), memory, float(hosts.memory_free[host]), "bytes")
+        found += _over("memory", hosts.name(host), memory, float(hosts.memory_free[host]), "bytes")
     for way, by_host in (("out of", used.sends), ("into", used.receives)):
         for host, bits in by_host.items():
             where = f"LAN {way} {hosts.name(host)}"
-            found += _over("bandwidth (eq. 13)", where, bits, float(hosts.lan_bandwidth[host]), "bits/s")
+            found += _over("bandwidth", where, bits, float(hosts.lan_bandwidth[host]), "bits/s")
     for link, bits in used.links.items():
         where = f"link from zone {link[0]} to zone {link[1]}"
-        found += _over("bandwidth (eq. 13)", where, bits, problem.network.available(link), "bits/s")
+        found += _over("bandwidth", where, bits, problem.network.available(link), "bits/s")
     return found
 
 

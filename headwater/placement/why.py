@@ -47,16 +47,16 @@ def unplaceable(placing: Placing, operator: int) -> Unplaceable:
     rate = float(application.rate_in[operator])
     served = hosts.cpu / what.cpu if what.cpu else np.full(count, np.inf)
     lacks = [
-        ("processing rate (eq. 9)", np.full(count, rate), served, "events/s"),
-        ("cpu (eq. 11)", placing.spread(placing.work) + application.work[operator], hosts.cpu_free, "work/s"),
+        ("processing rate", np.full(count, rate), served, "events/s"),
+        ("cpu", placing.spread(placing.work) + application.work[operator], hosts.cpu_free, "work/s"),
         (
-            "memory (eq. 12)",
+            "memory",
             placing.spread(placing.memory) + application.room[operator],
             hosts.memory_free,
             "bytes",
         ),
         (
-            "bandwidth (eq. 13), LAN access",
+            "bandwidth, LAN access",
             placing.spread(placing.receives) + coming.bandwidth,
             hosts.lan_bandwidth,
             "bits/s",
@@ -74,7 +74,7 @@ def unplaceable(placing: Placing, operator: int) -> Unplaceable:
     ]
     if not reachable[nearest]:
         needed = coming.bandwidth
-        short.append(Shortage("bandwidth (eq. 13)", f"the route to {hosts.name(nearest)}", needed, 0, "bits/s"))
+        short.append(Shortage("bandwidth", f"the route to {hosts.name(nearest)}", needed, 0, "bits/s"))
     return Unplaceable(what.name, short, tie)
 
 

@@ -259,15 +259,17 @@ def _buffers(progress: Progress) -> Iterator[Text]:
             continue
         room = f"{format_size(channel.unread_bytes)} of {format_size(channel.limit_bytes or 0)} unread"
         cut = ", its link is down" if zone in down else ""
-        yield Text(f"{channel.channel}: {room}{cut}; lasts {span(lasts)} at this rate", style="yellow")
+        yield Text(f"{channel.channel}: {room}{cut}; full in {span(lasts)} at this rate", style="yellow")
 
 
 def span(seconds: float) -> str:
     """Format a duration for people.
 
-    >>> span(11520.0), span(45.0)
-    ('3.2 h', '45 s')
+    >>> span(11520.0), span(45.0), span(4e9)
+    ('3.2 h', '45 s', 'over a year')
     """
+    if seconds > 366 * 86400:
+        return "over a year"
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

@@ -60,7 +60,7 @@ def test_tcep_as_in_the_authors_code_forgets_bandwidth() -> None:
             except Unplaceable:
                 continue
             short = shortages(problem, found)
-            assert all("eq. 10" in s.constraint or "eq. 13" in s.constraint for s in short)
+            assert all("transfer rate" in s.constraint or "bandwidth" in s.constraint for s in short)
             wrong += bool(short)
     assert wrong > 5
 
@@ -194,9 +194,9 @@ def test_what_cannot_be_placed_is_explained() -> None:
     heavy[at] = replace(heavy[at], memory=2000.0)
     impossible = Problem(problem.topology, Application(tuple(heavy), problem.application.streams))
     for strategy in STRATEGIES:
-        with pytest.raises(Unplaceable, match=rf"operator '{heavy[at].name}'.*memory \(eq. 12\)") as raised:
+        with pytest.raises(Unplaceable, match=rf"operator '{heavy[at].name}'.*memory") as raised:
             solve(impossible, strategy)
-        short = next(s for s in raised.value.shortages if s.constraint == "memory (eq. 12)")
+        short = next(s for s in raised.value.shortages if s.constraint == "memory")
         assert short.needed > 2000.0 > short.available
     nowhere = [replace(o, hosts=frozenset()) if n == at else o for n, o in enumerate(heavy)]
     with pytest.raises(Unplaceable, match="allowed host"):

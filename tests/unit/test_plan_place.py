@@ -160,7 +160,7 @@ def test_too_much_work_for_the_edge_goes_up() -> None:
     deployment, prediction = place(setting(plant(), heavy), PlacementRequest(strategy="optimal"))
     assert build(plant(), CONTINUUM, deployment).layers["means"] in ("site", "cloud")
     assert max(prediction.load.values()) < 1
-    with pytest.raises(PlacementError, match=r"(?s)cpu \(eq. 11\).*pi1|processing rate \(eq. 9\)"):
+    with pytest.raises(PlacementError, match=r"(?s)cpu at.*pi1|processing rate at"):
         far_too_heavy = measured(200.0, means=OperatorProfile(cpu_s=1.0))
         place(setting(plant(), far_too_heavy), PlacementRequest(strategy="optimal"))
 
@@ -290,7 +290,7 @@ def test_a_queue_that_grows_for_ever_is_said(files: list[str], tmp_path: Path) -
     profile.write_text(heavy.to_json())
     options = ["--strategy", "annotated", "--profile", str(profile)]
     shown = " ".join(CliRunner().invoke(app, ["plan", *files, *options]).output.split())
-    assert "grows without bound" in shown and "cpu (eq. 11) at pi1 (E1)" in shown
+    assert "grows without bound" in shown and "cpu at pi1 (E1)" in shown
     told = json.loads(
         CliRunner().invoke(app, ["plan", *files, *options, "--json"]).output,
         parse_constant=lambda name: pytest.fail(f"{name} is no JSON"),
