@@ -156,7 +156,7 @@ class Frame:
                     "controller on" if on else "no controller",
                     cls=f"hw-state hw-state-{'on' if on else 'off'}",
                 ),
-                node("span", _who(self.asker), cls="hw-who"),
+                node("span", _who(self.asker), title=_TRIAL if self.asker.on_trial else None, cls="hw-who"),
                 node(
                     "button",
                     "◐",
@@ -261,6 +261,9 @@ def phase_tag(phase: str, busy: bool, failed: int = 0) -> Node:
 
 def _said(kind: str, *parts: Node) -> Node:
     return node("p", *parts, cls=f"hw-said hw-said-{kind}")
+
+
+_TRIAL = "No owner has a token: every user of this machine has all permissions. See docs/rest.md."
 
 
 def _who(asker: Asker) -> str:

@@ -286,6 +286,7 @@ export default {
         head.append(el("rect", { class: "hw-host", x: at, y: 23, width: Math.max(1, wide), height: 3 }));
         if (host.load !== null) head.append(el("rect", { class: host.load > 0.85 ? "hw-load hw-full" : "hw-load", x: at, y: 23, width: Math.max(1, wide * Math.min(1, host.load)), height: 3 }));
       });
+      head.append(el("title", {}, about));
       head.addEventListener("click", () => this.select("zone", zone.id));
       const parts = [head];
       zone.units.slice(0, SHOWN).forEach((unit, n) => parts.push(this.unit(node, unit, HEAD + n * ROW)));
