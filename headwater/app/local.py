@@ -40,6 +40,7 @@ from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.port import TakeStamp
 from headwater.plan.spec import UnitSpec, spec_of
+from headwater.spark.endpoint import LOG
 from headwater.spark.sparks import Sparks
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ class LocalRun:
         if not self._endpoint.alive:
             raise Unavailable(
                 "Spark has ended",
-                where=str(self._endpoint.directory / "spark.log"),
+                where=str(self._endpoint.directory / LOG),
                 hint="read the log; run again: it continues where it stopped",
             )
 
