@@ -234,7 +234,7 @@ class Agents:
         with self._lock:
             wire = self._wires.get(node.name)
             if wire is None or wire.address != address:
-                wire = self._wires[node.name] = Wire(address, self._credentials(node))
+                wire = self._wires[node.name] = Wire(address, self._credentials(node), node.name)
                 self._peers[node.name] = self._routes.get(node.name, address)
                 self._met.pop(node.name, None)
                 self._announce(node.name)

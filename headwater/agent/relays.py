@@ -78,7 +78,7 @@ class Relays:
                 where=self._node,
                 hint="give it `at: host:port` in the continuum",
             )
-        return FlightLog(Wire(address, self._credentials), f"{self._deployment}/{channel.id}")
+        return FlightLog(Wire(address, self._credentials, channel.node), f"{self._deployment}/{channel.id}")
 
     def latest(self, spec: UnitSpec, channel: Channel) -> int:
         """Return the current end of another node's channel."""

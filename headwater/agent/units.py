@@ -10,8 +10,9 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headwater.channels.base import AGAIN_AFTER
@@ -19,7 +20,7 @@ from headwater.channels.channelspec import is_copied, member_spec, register
 from headwater.channels.filelog import FileLog
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
-from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
+from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.dataflow import sources
 from headwater.disk.checkpoint import begin_run, newest_batch, positions, sweep_torn
 from headwater.disk.durable import read_note, write_atomically
@@ -29,6 +30,7 @@ from headwater.plan.content import is_stateful, source_locations
 from headwater.plan.model import Channel, Unit
 from headwater.plan.spec import UnitSpec
 from headwater.query.counting import Tally
+from headwater.query.failure import failure_of, in_zone
 from headwater.query.ingest import has_read
 from headwater.query.query import Running, reaching_spark, running_query
 from headwater.query.unit import (
@@ -40,6 +42,7 @@ from headwater.query.unit import (
     tracking_of,
 )
 from headwater.query.writer import sink_config
+from headwater.spark.endpoint import LOG
 
 if TYPE_CHECKING:
     from headwater.spark.endpoint import Endpoint
@@ -259,7 +262,7 @@ class Units:
     def compile(self, spec: UnitSpec) -> CompiledUnit:
         """Compile a unit; raise its errors. Nothing is started."""
         options = self.settings.channel_options()
-        with self.asking_spark():
+        with self._explained(spec), self.asking_spark():
             spark = self.endpoint.session()
             cores, measure = self.endpoint.cores, self.settings.measure
             compiler = UnitCompiler(spec, spark, self.layout, options, cores, measure=measure)
@@ -267,7 +270,7 @@ class Units:
 
     def start(self, spec: UnitSpec) -> None:
         """Start a unit's query where it stopped last, or adopt it when it runs already."""
-        with self.asking_spark():
+        with self._explained(spec), self.asking_spark():
             self._start(spec)
 
     def _start(self, spec: UnitSpec) -> None:
@@ -300,7 +303,7 @@ class Units:
             writer = writer.option("config", sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run))
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
-        work.running = Running(query, scans=compiled.scans, tally=Tally(compiled.counting))
+        work.running = Running(query, scans=compiled.scans, tally=Tally(compiled.counting), explain=self._explain(spec))
         self._save(work)
         work.running.wait_until_ready()
 
@@ -315,7 +318,7 @@ class Units:
             query.stop()  # an older query that was to be stopped
             return False
         work.controlled = bool(saved.get("controlled"))
-        work.running = Running.resumed(query, saved)
+        work.running = Running.resumed(query, saved, self._explain(work.spec))
         return True
 
     def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:
@@ -483,12 +486,29 @@ class Units:
                 self.need_spark()
                 raise
 
+    def _explain(self, spec: UnitSpec) -> Callable[[str, str], RuntimeFailure]:
+        return partial(failure_of, spec, self.endpoint.directory / LOG)
+
+    @contextlib.contextmanager
+    def _explained(self, spec: UnitSpec) -> Iterator[None]:
+        """Explain errors of Spark's and the system's about a unit."""
+        try:
+            yield
+        except UserCodeError as error:  # a function over DataFrames, which runs when the unit is compiled
+            error.where = f"{error.where}, unit {spec.id}"
+            raise in_zone(spec, self.endpoint.directory / LOG, error) from error
+        except HeadwaterError:
+            raise
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
+            raise self._explain(spec)(text, spec.id) from error
+
     def need_spark(self) -> None:
         """Raise Unavailable when Spark has ended by itself."""
         if not self.endpoint.alive:
             raise Unavailable(
                 "Spark has ended",
-                where=str(self.endpoint.directory / "spark.log"),
+                where=str(self.endpoint.directory / LOG),
                 hint="read the log; run again: it continues where it stopped",
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def load_dataflow(reference: str) -> LoadedDataflow:
     if path.suffix != ".py":
         raise DataflowError("neither Python nor JSON", where=file, hint="give flow.py, flow.py:name or flow.json")
     path = path.resolve()
-    with _importable(path.parent), _in_user_file(path, shown=file):
+    with _importable(path.parent), _in_user_file(path, shown=file), _printing_on_stderr():
         module = _executed(path)
         found = _found(module, name, shown=file)
         if not isinstance(found, (Dataflow, DataflowBuilder)) and callable(found):
@@ -97,6 +98,25 @@ class _FromSource(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
+
+
+@contextlib.contextmanager
+def _printing_on_stderr() -> Iterator[None]:
+    """Send all that a flow file prints to standard error: standard output is for the command's results.
+
+    Programs that it starts, and libraries in C, write to the file descriptor.
+    """
+    out = sys.stdout
+    out.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        out.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _executed(path: Path) -> ModuleType:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.agent.agent import Agent
 from headwater.agent.agents import AgentClient
 from headwater.agent.tasks import NodeTasks
+from headwater.app.checks import refuse_endless, refuse_finished
 from headwater.channels.filelog import FileLog
 from headwater.channels.wire import Credentials
 from headwater.connectors.deadletters import read_dead_letters
@@ -31,7 +32,6 @@ from headwater.control.store import Store
 from headwater.core.errors import DeploymentError, SparkStumbled, Unavailable
 from headwater.core.jsonform import dump_json
 from headwater.core.metrics import Progress
-from headwater.dataflow import sources
 from headwater.dataflow.sinks import ConsoleSink, MemorySink
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import Layout
@@ -40,6 +40,7 @@ from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.port import TakeStamp
 from headwater.plan.spec import UnitSpec, spec_of
+from headwater.spark.endpoint import LOG
 from headwater.spark.sparks import Sparks
 
 if TYPE_CHECKING:
@@ -118,24 +119,13 @@ class LocalRun:
         with closing(Store(self.layout.root / STORE)) as store:
             take_over(self.plan, self.layout, store)
             self._agent.begin()
-            self._refuse_finished(store)
+            refuse_finished(store, self.name, self.layout.root)
             self._resume()
             self._act(store, "run", reset_state=reset_state)
             base = store.active_plan(self.name)
             assert base is not None
             self.plan = base
         self._deployed = self._agent.deployed(self.name)
-
-    def _refuse_finished(self, store: Store) -> None:
-        record = store.find(self.name)
-        if record is None or record.version != record.observed_version or record.active_plan is None:
-            return
-        if store.desired(self.name).goal == "finish" and record.phase == "stopped":
-            raise DeploymentError(
-                "this deployment has finished: its input had ended and its windows are closed",
-                where=str(self.layout.root),
-                hint="start afresh with --fresh",
-            )
 
     def _resume(self) -> None:
         """Start the units that ran when the last run ended, as many at a time as there are cores.
@@ -224,13 +214,7 @@ class LocalRun:
         Open windows then close, as in a batch run; the deployment is finished and takes no more input. Raises
         DeploymentError where a source is unbounded, RuntimeFailure where a unit failed.
         """
-        endless = [s.id for s in self.plan.dataflow.sources if not _ends(s)]
-        if endless:
-            raise DeploymentError(
-                f"{', '.join(endless)} never ends",
-                where="--until-drained",
-                hint="run without it and stop with Ctrl-C",
-            )
+        refuse_endless(self.plan)
         assert self._deployed is not None
         with closing(Store(self.layout.root / STORE)) as store:
             self._act(store, "finish", going_on=lambda: self._goes_on(stop))
@@ -288,7 +272,7 @@ class LocalRun:
         if not self._endpoint.alive:
             raise Unavailable(
                 "Spark has ended",
-                where=str(self._endpoint.directory / "spark.log"),
+                where=str(self._endpoint.directory / LOG),
                 hint="read the log; run again: it continues where it stopped",
             )
 
@@ -334,12 +318,6 @@ def _until(so: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             raise Unavailable("another process acts on this run's store", hint="stop that one first")
         time.sleep(0.1)
-
-
-def _ends(source: sources.Source) -> bool:
-    return isinstance(source, sources.FileSource) or (
-        isinstance(source, sources.SensorSource) and source.rows is not None
-    )
 
 
 # ---------------------------------------------------------------- directories of older versions

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headwater.core.errors import DeploymentError, RuntimeFailure
 from headwater.core.metrics import Progress
-from headwater.dataflow.sinks import ConsoleSink, FileSink
+from headwater.dataflow.sinks import ConsoleSink
 from headwater.plan.model import DeploymentPlan
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def run(
     before Spark ends. A given ``endpoint`` is used and left running. Raises the failed unit's error, DeploymentError if
     the directory is in use or holds another plan.
     """
-    from headwater.app.local import LocalRun
+    from headwater.app.checks import check_run
+    from headwater.app.local import STORE, LocalRun
     from headwater.connectors.jdbc import packages_for
     from headwater.disk.settings import ChannelSettings, UnitSettings
     from headwater.spark.endpoint import LocalEndpoint
@@ -95,8 +96,13 @@ def run(
         channel = ChannelSettings(
             max_bytes=settings.max_buffer, when_full=settings.when_full, delivery=settings.delivery
         )
-        if not is_deployment(settings.directory):
-            _refuse_other_output(plan)
+        check_run(
+            plan,
+            settings.directory,
+            settings.directory / STORE,
+            until_drained=settings.until_drained,
+            begins=not is_deployment(settings.directory),
+        )
         spark = endpoint or LocalEndpoint.start(
             settings.directory.resolve() / "spark",
             cores=settings.cores,
@@ -132,27 +138,6 @@ def run(
             if endpoint is None:
                 spark.stop()
     return RunOutcome(progress=progress, drained=drained, seconds=time.monotonic() - begun, found=found)
-
-
-def _refuse_other_output(plan: DeploymentPlan) -> None:
-    """Refuse to begin a deployment whose sinks hold output of another run, before Spark is started."""
-    from headwater.connectors.filewriter import committed_rows
-    from headwater.disk.layout import sink_directory, writer_name
-
-    for unit in plan.units:
-        for id_ in unit.outputs:
-            sink = plan.dataflow[id_]
-            if not isinstance(sink, FileSink):
-                continue
-            path = sink_directory(sink.path, unit)
-            rows = committed_rows(Path(path), writer_name(plan.tags[id_], unit))
-            if rows:
-                raise DeploymentError(
-                    f"'{id_}' holds {rows} rows of another run, whose state is not here",
-                    where=path,
-                    hint="write to another path, go on with that run's --dir, or remove this directory with its "
-                    ".headwater if its rows may go",
-                )
 
 
 def _watch(

@@ -31,7 +31,7 @@ _PUT_SECONDS = 600.0
 
 _TLS = "grpc+tls://"
 _PLAIN = "grpc+tcp://"
-_SENT = {"what": 1000, "where": 200, "hint": 300}  # characters of each part of an error
+_SENT = {"what": 1000, "where": 300, "hint": 600}  # characters of each part of an error
 _OPTIONS = [
     # A link that comes back is tried at once, not after another client's timeout.
     ("grpc.use_local_subchannel_pool", 1),
@@ -70,10 +70,14 @@ def location(address: str) -> str:
 
 
 class Wire:
-    """A connection to a zone; opened at the first request, safe to share among threads."""
+    """A connection to a zone; opened at the first request, safe to share among threads.
 
-    def __init__(self, address: str, credentials: Credentials) -> None:
+    ``name``: that of the node in errors.
+    """
+
+    def __init__(self, address: str, credentials: Credentials, name: str | None = None) -> None:
         self.address = address
+        self._name = name or address
         roots = credentials.ca.read_bytes() if credentials.ca and address.startswith(_TLS) else None
         self._client = flight.FlightClient(location(address), tls_root_certs=roots, generic_options=_OPTIONS)
         self._headers = [(b"authorization", f"Bearer {credentials.token}".encode())]
@@ -122,7 +126,7 @@ class Wire:
         except flight.FlightUnauthenticatedError as error:
             raise DeploymentError(
                 "the zone refuses the token",
-                where=self.address,
+                where=self._name,
                 hint=f"give both sides the same {TOKEN_ENV}",
             ) from error
         except (
@@ -131,19 +135,19 @@ class Wire:
             flight.FlightCancelledError,
         ) as error:
             raise Unavailable(
-                f"no answer from {self.address}", where="zone", hint="check that its agent runs and that the link is up"
+                f"no answer from {self._name}", where="zone", hint="check that its agent runs and that the link is up"
             ) from error
         except flight.FlightError as error:
-            raise _received(error, self.address) from error
+            raise _received(error, self._name) from error
         except (pa.ArrowException, OSError) as error:
             raise Unavailable(
                 f"the connection broke: {str(error).splitlines()[0][:200]}",
-                where=self.address,
+                where=self._name,
                 hint="check that its agent runs and that the link is up",
             ) from error
 
 
-def _received(error: flight.FlightError, address: str) -> HeadwaterError:
+def _received(error: flight.FlightError, name: str) -> HeadwaterError:
     """Rebuild the error that the other side raised."""
     try:
         parts = json.loads(error.extra_info)
@@ -152,7 +156,9 @@ def _received(error: flight.FlightError, address: str) -> HeadwaterError:
             return cls(str(parts["what"]), where=parts["where"], hint=parts["hint"])
     except (ValueError, KeyError, TypeError):
         pass
-    return RuntimeFailure(f"the zone failed: {str(error).splitlines()[0][:500]}", where=address)
+    return RuntimeFailure(
+        f"the zone failed: {str(error).splitlines()[0][:500]}", where=name, hint="read the log of its agent"
+    )
 
 
 class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]

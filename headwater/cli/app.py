@@ -5,6 +5,7 @@ Imports beyond typer wait until a command needs them, so that ``--help`` is fast
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -37,18 +38,37 @@ PLAIN_EVERY = 5.0  # seconds between two lines without a terminal
 
 
 class _Commands(TyperGroup):
-    """Shows a HeadwaterError as a message and an exit code, never as a stack trace."""
+    """Shows an error as a message and an exit code, never as a stack trace."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except HeadwaterError as error:
-            from rich.console import Console
-
-            from headwater.render.deployment import print_error
-
-            print_error(error, Console(stderr=True, highlight=False))
+            _show_error(error)
             raise typer.Exit(error.exit_code) from error
+
+
+def _show_error(error: HeadwaterError) -> None:
+    from rich.console import Console
+
+    from headwater.render.deployment import print_error
+
+    print_error(error, Console(stderr=True, highlight=False))
+
+
+def _unexpected(error: Exception) -> HeadwaterError:
+    """Explain an error of the system, or a defect, whose stack trace goes to a file."""
+    import tempfile
+    import traceback
+
+    if isinstance(error, OSError) and error.strerror is not None:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        hint = "free space on that disk, and try again" if full else "correct the cause, and try again"
+        return HeadwaterError(error.strerror, where=str(error.filename or "a file"), hint=hint)
+    text = str(error).partition("\n")[0]
+    with tempfile.NamedTemporaryFile("w", prefix="headwater-", suffix=".log", delete=False) as log:
+        traceback.print_exception(error, file=log)
+    return HeadwaterError(f"{type(error).__name__}: {text}", hint=f"report this as a defect, with {log.name}")
 
 
 app = typer.Typer(
@@ -361,4 +381,9 @@ def _tell_end(outcome: RunOutcome, loaded: LoadedDataflow, settings: RunSettings
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except Exception as error:
+        shown = _unexpected(error)
+        _show_error(shown)
+        sys.exit(shown.exit_code)

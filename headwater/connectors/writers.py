@@ -18,6 +18,7 @@ from headwater.channels.open import LOG_KINDS, open_log
 from headwater.channels.segments import Segment, SegmentWriter
 from headwater.connectors.staged import StagedSinkWriter
 from headwater.core.errors import ChannelError, UserCodeError
+from headwater.dataflow.function import raised
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,7 +148,7 @@ class CallbackSinkWriter(StagedSinkWriter):
             function(pa.Table.from_batches(self.batches(files)), batch)
         except Exception as error:
             raise UserCodeError(
-                f"the sink function raised {type(error).__name__}: {error}",
+                f"the sink function raised {raised(error)}",
                 where=f"operator {self._operator!r}, batch {batch}",
                 hint="fix the function and restart the unit: it is called with the batch again, with the same id",
             ) from error

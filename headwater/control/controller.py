@@ -423,7 +423,9 @@ class Controller:
         except Exception as error:
             # A port that breaks its contract ends the change, not the controller.
             raise RuntimeFailure(
-                f"{type(error).__name__}: {error}", where=step.node, hint="report this as a defect"
+                f"{type(error).__name__}: {str(error).partition(chr(10))[0][:500]}",
+                where=step.node,
+                hint="report this as a defect",
             ) from error
         waited = executor.tried_for(step)
         if not attempt.done and change.phase == "checking" and waited > self._patience:

@@ -383,7 +383,9 @@ def reachable(where: str) -> Iterator[None]:
         raise Unavailable(
             f"the store cannot be used: {_short(error)}",
             where=where,
-            hint="start the database, or give another --store",
+            hint="free space on that disk"
+            if "full" in str(error.orig)
+            else "start the database, or give another --store",
         ) from None
     except DatabaseError as error:
         raise DeploymentError(

@@ -15,15 +15,19 @@ import inspect
 import linecache
 import pickle
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import cloudpickle
 
 from headwater.core.errors import DataflowError
+
+_LONGEST = 300  # characters of an exception's text, and of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,11 @@ def _is_users(module: types.ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if module.__name__ == "__main__" or file is None:
         return False  # cloudpickle pickles __main__ by value anyway, built-ins never
-    return "site-packages" not in file and not file.startswith(sys.base_prefix) and not _is_ours(module)
+    return _is_users_file(file) and not _is_ours(module)
+
+
+def _is_users_file(file: str) -> bool:
+    return "site-packages" not in file and not file.startswith(sys.base_prefix)
 
 
 def _is_users_type(cls: type) -> bool:
@@ -245,6 +253,20 @@ def _syntax(code: types.CodeType) -> ast.AST | None:
         found = [n for n in found if n.col_offset <= start <= (n.end_col_offset or 0)]  # type: ignore[attr-defined]
         found.sort(key=lambda n: n.col_offset, reverse=True)  # type: ignore[attr-defined]
     return found[0] if found else None
+
+
+def raised(error: BaseException, row: object = None) -> str:
+    """Describe an exception of a user's function in one line: type, text, line of the user's file, row."""
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0][:_LONGEST]}" if lines else type(error).__name__
+    ours = str(Path(__file__).parents[1])
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        # Pickled code has lost the name of its file; its globals have it.
+        code, file = frame.f_code, str(frame.f_globals.get("__file__") or frame.f_code.co_filename)
+        if _is_users_file(file) and not file.startswith((ours, "<frozen")):
+            text += f" at {Path(file).name}:{line} in {code.co_name}"
+            break
+    return text if row is None else f"{text}; row {str(row)[:_LONGEST]}"
 
 
 def accepts(function: Callable[..., Any], arguments: int) -> bool:

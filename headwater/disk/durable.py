@@ -63,6 +63,9 @@ def _draft(path: Path, text: str | bytes, *, scratch: Path | None, fsync: bool, 
                 out.flush()
                 os.fsync(out.fileno())
         yield temp
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk does not name the file
+        raise
     finally:
         temp.unlink(missing_ok=True)
 

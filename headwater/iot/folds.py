@@ -1,6 +1,7 @@
 """Folds over sensor readings: the stateful tasks of RIoTBench.
 
-Each is a ``scan`` over the readings of a key, by default of a device and its observation, in event-time order.
+Each is a ``scan`` over the readings of a key, by default of a device, its observation, and its location where the
+stream has a location column, in event-time order: so each runs in any layer.
 Readings are rows with a column ``value``; the output rows have another value, and some have more columns.
 Formulas and parameters are those of RIoTBench (Shukla, Chaturvedi, Simmhan 2017).
 """
@@ -22,7 +23,9 @@ Row = dict[str, Any]
 Step = Callable[[Any, Row], tuple[Any, Row | None]]
 
 
-def interpolate(readings: Stream, *, window: int = 5, keys: Sequence[str] = KEYS, value: str = "value") -> Stream:
+def interpolate(
+    readings: Stream, *, window: int = 5, keys: Sequence[str] | None = None, value: str = "value"
+) -> Stream:
     """Replace a NULL by the mean of the last ``window`` non-NULL readings; 0: leave it NULL."""
     _at_least("window", window, 0)
 
@@ -41,7 +44,7 @@ def kalman(
     process_noise: float = 0.125,
     sensor_noise: float = 0.32,
     estimated_error: float = 30.0,
-    keys: Sequence[str] = KEYS,
+    keys: Sequence[str] | None = None,
     value: str = "value",
 ) -> Stream:
     """Replace a reading by a scalar Kalman filter's estimate, which starts at 0 with ``estimated_error``.
@@ -62,7 +65,9 @@ def kalman(
     return _scan(readings, filtered, readings.schema.text, keys, [0.0, estimated_error])
 
 
-def block_average(readings: Stream, *, size: int = 10, keys: Sequence[str] = KEYS, value: str = "value") -> Stream:
+def block_average(
+    readings: Stream, *, size: int = 10, keys: Sequence[str] | None = None, value: str = "value"
+) -> Stream:
     """Return one row for ``size`` readings: the last of them, with their mean. NULL does not count."""
     _at_least("size", size, 1)
 
@@ -82,7 +87,7 @@ def sliding_regression(
     *,
     train: int = 10,
     predict: int = 10,
-    keys: Sequence[str] = KEYS,
+    keys: Sequence[str] | None = None,
     value: str = "value",
     into: str = "forecast",
 ) -> Stream:
@@ -114,10 +119,12 @@ def distinct_count(
     *,
     of: str = "id",
     buckets: int = 10,
-    keys: Sequence[str] = ("obs",),
+    keys: Sequence[str] | None = None,
     into: str = "distinct",
 ) -> Stream:
     """Estimate after each row the number of distinct values of ``of`` so far, in 2^``buckets`` registers.
+
+    By default of an observation, and a location.
 
     LogLog (Durand, Flajolet 2003): 0.39701 m 2^mean; while registers are empty, linear counting:
     m ln(m / empty). The standard error is 1.3 / sqrt(m).
@@ -141,6 +148,7 @@ def distinct_count(
             estimate = 0.39701 * registers * 2 ** (sum(ranks) / registers)
         return base64.b64encode(bytes(ranks)).decode(), {**row, into: estimate}
 
+    keys = keys_of(readings, keys, ("obs",))
     return _scan(readings, counted, f"{readings.schema.text}, `{into}` double", keys, "")
 
 
@@ -148,7 +156,7 @@ def second_moment(
     readings: Stream,
     *,
     tracked: int = 10,
-    keys: Sequence[str] = KEYS,
+    keys: Sequence[str] | None = None,
     value: str = "value",
     into: str = "moment",
 ) -> Stream:
@@ -176,14 +184,17 @@ def second_moment(
 
 
 def accumulate(
-    readings: Stream, *, size: int = 20, keys: Sequence[str] = (), value: str = "value", time: str = "ts"
+    readings: Stream, *, size: int = 20, keys: Sequence[str] | None = None, value: str = "value", time: str = "ts"
 ) -> Stream:
     """Return one row for ``size`` readings: ``ts`` of the last and ``series``: a label, time and value each.
+
+    By default the readings of a location are gathered together.
 
     A label consists of ``id`` and ``obs``, if these columns exist.
     """
     _at_least("size", size, 1)
     label = [c for c in KEYS if c in readings.columns]
+    keys = keys_of(readings, keys, ())
 
     def gathered(rows: list[list[Any]], row: Row) -> tuple[list[list[Any]], Row | None]:
         at = row[time]
@@ -211,13 +222,19 @@ def _drawn(count: int) -> int:
     return (z ^ (z >> 31)) % count
 
 
-def _scan(readings: Stream, step: Step, schema: str, keys: Sequence[str], initial: Any) -> Stream:
+def keys_of(readings: Stream, keys: Sequence[str] | None, usual: Sequence[str] = KEYS) -> tuple[str, ...]:
+    """Return the given keys, else the usual ones with the location columns: no zone then needs the rows of another."""
+    return tuple(keys) if keys is not None else (*sorted(readings.shape.located_by), *usual)
+
+
+def _scan(readings: Stream, step: Step, schema: str, keys: Sequence[str] | None, initial: Any) -> Stream:
     time = readings.shape.event_time
     if time is None:
         raise DataflowError(
             "the readings have no event time", where=step.__name__, hint=".with_watermark('ts', '10 seconds')"
         )
-    return readings.scan(step, schema, keys=tuple(keys), order_by=time.column, initial=initial, keeps_keys=True)
+    keys = keys_of(readings, keys)
+    return readings.scan(step, schema, keys=keys, order_by=time.column, initial=initial, keeps_keys=True)
 
 
 def _at_least(name: str, given: int, least: int) -> None:

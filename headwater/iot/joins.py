@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
+from headwater.iot.folds import keys_of
 from headwater.sql.lexer import quote_string
 
 _MOST_ENTRIES = 5_000
@@ -32,12 +33,12 @@ def annotate(
 
 
 def join_message(
-    readings: Stream, fields: Sequence[str], *, keys: Sequence[str] = ("id",), value: str = "value"
+    readings: Stream, fields: Sequence[str], *, keys: Sequence[str] | None = None, value: str = "value"
 ) -> Stream:
     """Join the readings of a message: one row with a column for each of ``fields``.
 
-    A message is the readings of one event time and equal ``keys``. Its row is output when the watermark has passed
-    it; a missing field is NULL.
+    A message is the readings of one event time and equal ``keys``, by default ``id`` and the location. Its row is
+    output when the watermark has passed it; a missing field is NULL.
     """
     time = readings.shape.event_time
     if time is None:
@@ -47,4 +48,4 @@ def join_message(
             hint=".with_watermark('ts', '10 seconds')",
         )
     columns = {field: f"max(CASE WHEN obs = {quote_string(field)} THEN `{value}` END)" for field in fields}
-    return readings.group_by(time.column, *keys).agg(**columns)
+    return readings.group_by(time.column, *keys_of(readings, keys, ("id",))).agg(**columns)

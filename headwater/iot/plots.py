@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow.stream import Stream
-from headwater.iot.folds import accumulate
+from headwater.iot.folds import accumulate, keys_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,11 +24,15 @@ def plot_lines(
     readings: Stream,
     *,
     size: int = 20,
-    keys: Sequence[str] = (),
+    keys: Sequence[str] | None = None,
     value: str = "value",
     name: str = "chart",
 ) -> Stream:
-    """Draw ``size`` readings as a chart, a line for each label: rows ``ts``, ``name``, ``content`` (SVG)."""
+    """Draw ``size`` readings as a chart, a line for each label: rows ``ts``, ``name``, ``content`` (SVG).
+
+    By default a chart has the readings of one location.
+    """
+    keys = keys_of(readings, keys, ())
     series = accumulate(readings, size=size, keys=keys, value=value)
 
     def draw(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,9 @@ def parse_senml(
     meta: Sequence[str] = (),
     delay: str = "10 seconds",
 ) -> Stream:
-    """Return a row for each reading of a pack: ``ts``, ``id``, the ``meta`` columns, ``obs``, ``value``.
+    """Return a row for each reading of a pack: location, ``ts``, ``id``, the ``meta`` columns, ``obs``, ``value``.
+
+    The location columns of the packs (``location_as``) stay.
 
     ``id``: the name of the pack's device entry. ``fields``: the names of readings; ``meta``: the names of entries
     added to each reading as text. A value that is not a number is NULL. ``delay``: how late a pack may arrive.
@@ -33,7 +35,9 @@ def parse_senml(
         raise DataflowError("there are no fields", where="parse_senml", hint="give some: fields=('temperature', ...)")
     texts = [f"{_text_of(name)} AS `{name}`" for name in meta]
     names = ", ".join(quote_string(name) for name in fields)
+    located = [f"`{name}`" for name in sorted(packs.shape.located_by)]
     split = packs.select(
+        *located,
         "timestamp_millis(bt) AS ts",
         f"{_text_of(id)} AS id",
         *texts,
@@ -42,7 +46,7 @@ def parse_senml(
     timed = split.with_watermark("ts", delay)
     meta_columns = [f"`{name}`" for name in meta]
     return timed.explode("e", "reading").select(
-        "ts", "id", *meta_columns, "reading.n AS obs", "try_cast(reading.v AS double) AS value"
+        *located, "ts", "id", *meta_columns, "reading.n AS obs", "try_cast(reading.v AS double) AS value"
     )
 
 

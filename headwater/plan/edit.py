@@ -18,6 +18,7 @@ from headwater.plan.build import build, in_layers
 from headwater.plan.deployment import Deployment, Edge, HostNames
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.nodes import groups_of
+from headwater.plan.pieces import why_apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,18 +217,33 @@ def fuse(plan: DeploymentPlan, first: str, second: str, *, layer: str | None = N
             now = replace(plan, deployment=deployment)
             if now.layers[id_] != layer:
                 deployment = move(now, id_, layer)
-    apart = list(between)
+    apart, why = list(between), ""
     for candidate in _on_one_of(plan, deployment, one, other):
         fused = build(flow, plan.continuum, candidate)
         there = [u for u in fused.units if u.layer == (layer or one.layer)]
         apart = [(a, b) for a, b in between if not any({a, b} <= set(u.operators) for u in there)]
         if not apart:
             return candidate
+        why = why or _why_apart(fused, apart[0])
     raise PlacementError(
-        f"{first} and {second} cannot be one query",
+        f"{first} and {second} cannot be one query: {why}",
         where=flow[apart[0][1]].where,
-        hint="a unit needs one host that meets all its requirements, the same locations for all its "
-        "operators, and outputs that one pass over its input can serve",
+        hint="leave them apart, or change what the condition names",
+    )
+
+
+def _why_apart(fused: DeploymentPlan, edge: Edge) -> str:
+    """Return which condition of a common unit two neighbouring operators do not meet."""
+    flow, placed = fused.dataflow, fused.deployment.placement
+    producer, consumer = edge
+    at = [sorted(x for u in fused.units if id_ in u.operators for x in u.locations) for id_ in edge]
+    if at[0] != at[1]:
+        return f"'{producer}' runs for {', '.join(at[0])}, '{consumer}' for {', '.join(at[1])}"
+    layers = {u.layer for u in fused.units if producer in u.operators}
+    beside = {i for u in fused.units if u.layer in layers and set(u.locations) <= set(at[0]) for i in u.operators}
+    operators = tuple(id_ for id_ in flow.order if id_ in beside)
+    return why_apart(
+        flow, edge, fused.deployment.cuts, lambda id_: tuple(placed[id_, x] for x in at[0]), operators=operators
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 
 import networkx as nx
 
@@ -40,6 +41,31 @@ def pieces(
         if not extra - remaining:
             return _side_by_side(dataflow, found, hosts)
         remaining |= extra
+
+
+def why_apart(dataflow: Dataflow, edge: Edge, cuts: Iterable[Edge], hosts: Hosts, *, operators: tuple[str, ...]) -> str:
+    """Return which condition forbids one query for two operators that no cut separates, and where it fails."""
+    producer, consumer = edge
+    found = _components(dataflow, operators, set(cuts))
+    piece = next((p for p in found if producer in p and consumer in p), operators)
+    for one, other in combinations(piece, 2):
+        for here, there in zip(hosts(one), hosts(other), strict=True):
+            if not set(here) & set(there):
+                return f"'{one}' runs on {', '.join(here)}, '{other}' on {', '.join(there)}: no host is common"
+    if isinstance(dataflow[consumer], OWN_QUERY):
+        return f"Spark writes '{consumer}' itself, in a query without other outputs"
+    if _cuts_of_torn(dataflow, (piece,), set(cuts)):
+        return f"another way from '{producer}' to '{consumer}' leads through a channel"
+    if _cuts_of_cycles(dataflow, found, set(cuts)):
+        return f"the query of '{producer}' and '{consumer}' would wait for another unit, which waits for it"
+    outputs = outputs_of(dataflow, piece)
+    if len(outputs) < 2:
+        return f"two branches read '{producer}', and each would keep a copy of its state"
+    names = ", ".join(f"'{o}'" for o in outputs)
+    kind = dataflow[consumer].kind
+    return (
+        f"one pass over the input cannot serve the outputs {names}: '{consumer}' ({kind}) is before some of them only"
+    )
 
 
 def _side_by_side(

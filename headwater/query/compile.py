@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from headwater.core.errors import RuntimeFailure, UserCodeError
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
+from headwater.dataflow.function import raised
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.types import StreamType
 from headwater.query import countwindow, scan
@@ -111,14 +112,13 @@ def _explode(operator: ops.Explode, frame: DataFrame) -> DataFrame:
 def _transform(operator: ops.Transform, frame: DataFrame) -> DataFrame:
     try:
         result = operator.function.load()(frame)
+        columns = result.schema.fields  # Spark checks the function's columns only now
     except Exception as error:
         raise UserCodeError(
-            f"the function raised {type(error).__name__}: {error}",
-            where=operator.where,
-            hint="correct the function",
+            f"the function raised {raised(error)}", where=operator.where, hint="correct the function"
         ) from error
     declared = Schema.parse(operator.schema_text)
-    found = Schema.parse(", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in result.schema.fields))
+    found = Schema.parse(", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in columns))
     if found.text != declared.text:
         raise UserCodeError(
             f"the function returns {found.text}, but {declared.text} is declared",
@@ -144,9 +144,8 @@ def guarded(operator: ops.MapBatches) -> Callable[[Iterator[pa.RecordBatch]], It
             yield from function(watched())
         except Exception as error:
             row = _culprit(function, current[0]) if current else None
-            shown = f"; row {row}" if row is not None else ""
             raise UserCodeError(
-                f"the function raised {type(error).__name__}: {error}{shown}",
+                f"the function raised {raised(error, row)}",
                 where=where,
                 hint="correct the function; the unit continues from its last batch",
             ) from error

@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from headwater.core.errors import HeadwaterError, RuntimeFailure, SparkStumbled, Unavailable, UserCodeError
+from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.core.jsonform import dump, load
 from headwater.disk.checkpoint import cut_off, has_written_nothing, newest_batch, reads_agree
 from headwater.query.counting import Counting, Tally
+from headwater.query.failure import translated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,15 +32,7 @@ BATCHES = 100
 _PACE, _LONGEST = 10, 5.0  # batches and seconds after which a run is observed again
 _LOOK = 0.02  # seconds between two checks of the checkpoint of a query that is to stop
 _ASK = 0.5  # seconds after which Spark is asked whether the query still runs
-# Errors that a retry cures: a busy machine starts a Python worker too slowly; a race in Spark's own
-# serialization of a task; a worker that got no answer (see stateserver).
-_STUMBLES = (
-    "Python worker failed to connect back",
-    "java.io.OptionalDataException",
-    "TimeoutError: timed out",
-)
 _CLOSED = ("Cannot invoke RPC", "NO_ACTIVE_SESSION")
-_OURS = re.compile(r"headwater\.core\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -84,6 +76,8 @@ class Running:
     paid: int = -1
     """The newest batch included in ``cpu_s``."""
     tally: Tally = field(default_factory=lambda: Tally(Counting()))
+    explain: Callable[[str, str], RuntimeFailure] = translated
+    """Makes the error of Spark's text and the unit's name."""
     _scanned: int = 0
     _looked: float = 0.0
     _looking: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -106,10 +100,13 @@ class Running:
         }
 
     @classmethod
-    def resumed(cls, query: StreamingQuery, note: Mapping[str, Any]) -> Running:
+    def resumed(
+        cls, query: StreamingQuery, note: Mapping[str, Any], explain: Callable[[str, str], RuntimeFailure] = translated
+    ) -> Running:
         """Adopt a running query, with the totals of its last note."""
         return cls(
             query,
+            explain=explain,
             scans=int(note.get("scans", 1)),
             last_batch=int(note.get("batch", -1)),
             paid=int(note.get("batch", -1)),
@@ -199,7 +196,7 @@ class Running:
         if self.error is None and not self.query.isActive:
             exception = self.query.exception()
             if exception is not None:
-                self.error = translated(str(exception), unit)
+                self.error = self.explain(str(exception), unit)
         return self.error
 
     def stop(self, checkpoint: Path | None = None, *, at_once: bool = False, level: bool = False) -> None:
@@ -271,17 +268,3 @@ def _is_unanswered(error: BaseException | None) -> bool:
 def running_query(spark: SparkSession, name: str) -> StreamingQuery | None:
     """Find the query that runs under a name in this session."""
     return next((q for q in spark.streams.active if q.name == name), None)
-
-
-def translated(text: str, unit: str) -> RuntimeFailure:
-    """Extract Headwater's own error from Spark's stack trace."""
-    ours = list(_OURS.finditer(text))
-    if ours:
-        found = ours[-1]
-        story = found["text"].strip()
-        what, _, hint = story.partition("\n  -> ")
-        cls = UserCodeError if found[1] == "UserCodeError" else RuntimeFailure
-        return cls(what.strip(), where=f"unit {unit}", hint=hint.strip().splitlines()[0] if hint.strip() else None)
-    first = next((line for line in text.splitlines() if line.strip()), "the query ended without a message")
-    kind = SparkStumbled if any(s in text for s in _STUMBLES) else RuntimeFailure
-    return kind(first.strip()[:2000], where=f"unit {unit}", hint="read the Spark log of its zone")

@@ -27,6 +27,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from headwater.core.errors import UserCodeError
 from headwater.dataflow import stateful
+from headwater.dataflow.function import raised
 from headwater.dataflow.types import StreamType
 from headwater.plan.state import scan_tag
 from headwater.query.sparktypes import MARK, spark_schema
@@ -181,7 +182,7 @@ def fold_rows(fold: Fold, state: Any, rows: list[dict[str, Any]], *, where: str)
             state, result = fold(state, row)
         except Exception as error:
             raise UserCodeError(
-                f"the function raised {type(error).__name__}: {error}; row {row}",
+                f"the function raised {raised(error, row)}",
                 where=where,
                 hint="correct the function; the unit continues from its last batch",
             ) from error

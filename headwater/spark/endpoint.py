@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 JAVA = 17
+LOG = "spark.log"
+"""File with the output of Spark, in its directory."""
 _RETRIES = 4  # retries of a request, within about 5 seconds
 
 KEEP_COMPILED = "-XX:-UseCodeCacheFlushing"
@@ -323,16 +325,22 @@ class LocalEndpoint:
     def log_tail(self, lines: int = 20) -> str:
         """Return the end of the server's log."""
         try:
-            return "\n".join((self.directory / "spark.log").read_text(errors="replace").splitlines()[-lines:])
+            return "\n".join((self.directory / LOG).read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return ""
+
+    def last_words(self) -> str:
+        """Return the newest error in the server's log, or its last line."""
+        said = [line for line in self.log_tail(200).splitlines() if line.strip() and not line.startswith("\t")]
+        failed = [line for line in said if "Error" in line or "Exception" in line]
+        return (failed or said or ["without a message"])[-1].strip()[:400]
 
     def _wait(self, deadline: float) -> None:
         while time.monotonic() < deadline:
             if not self.alive:
                 raise Unavailable(
-                    f"Spark ended while it started:\n{self.log_tail()}",
-                    where=str(self.directory / "spark.log"),
+                    f"Spark ended while it started: {self.last_words()}",
+                    where=str(self.directory / LOG),
                     hint="read the log; usual causes are too little memory (--memory) or a port that is taken",
                 )
             with socket.socket() as probe:
@@ -343,7 +351,7 @@ class LocalEndpoint:
         self.stop()
         raise Unavailable(
             f"Spark did not come up within {START_SECONDS:.0f} s",
-            where=str(self.directory / "spark.log"),
+            where=str(self.directory / LOG),
             hint="try again; a slow disk or too little memory are the usual causes",
         )
 
@@ -368,7 +376,7 @@ def _read_record(directory: Path) -> dict[str, Any] | None:
 
 def _spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> subprocess.Popen[bytes]:
     """Start a process in its own session that writes to the server's log."""
-    with (directory / "spark.log").open("ab") as log:
+    with (directory / LOG).open("ab") as log:
         return subprocess.Popen(
             arguments,
             env=environment,

@@ -118,3 +118,14 @@ def test_up_says_what_it_says_as_json() -> None:
     lines = [json.loads(line) for line in out.splitlines()]
     assert lines[-1]["text"] == "stopped; all units keep running" and lines[-1]["at"] > 0
     assert (up.returncode, said) == (0, "")
+
+
+def test_what_a_flow_file_prints_is_not_among_the_results(place: Path) -> None:
+    arguments = tiny()
+    text = (place / "flow.py").read_text()
+    noisy = "import os, sys\nprint('a banner')\nos.system('echo a program')\nsys.__stdout__.write('a library\\n')\n"
+    (place / "flow.py").write_text(noisy + text)
+    command = [sys.executable, "-m", "headwater", "plan", *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(done.stdout)["dataflow"]
+    assert {"a banner", "a program", "a library"} <= set(done.stderr.splitlines())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import headwater as hw
@@ -12,6 +14,7 @@ from headwater.plan.build import annotated, build
 from headwater.plan.diff import diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.pieces import why_apart
 
 CONTINUUM = Continuum.from_text("""
 name: line
@@ -177,3 +180,77 @@ def test_what_is_no_edit(wrong: object, text: str) -> None:
     with pytest.raises(PlacementError) as caught:
         wrong(plan())  # type: ignore[operator]
     assert text in str(caught.value)
+
+
+HOSTS = Continuum.from_text("""
+name: hosts
+layers: [edge, cloud]
+zones:
+  C1: {layer: cloud, hosts: {gpu: {gpu: true}, plain: {gpu: false}}}
+  E1: {layer: edge, parent: C1, locations: [L1]}
+""")
+
+
+def shaped(continuum: Continuum, shape: Callable[[hw.Stream], None]) -> DeploymentPlan:
+    """Build a dataflow whose stream 'rows' goes on in the cloud."""
+    builder = hw.flow("f", locations=["L1"])
+    rows = builder.read.json("/d/{location}", "id bigint, ts timestamp, v double").with_watermark("ts", "1 second")
+    shape(rows.named("rows").to_layer("cloud"))
+    flow = builder.build()
+    return build(flow, continuum, annotated(flow, continuum))
+
+
+def fused(found: DeploymentPlan, first: str, second: str) -> DeploymentPlan:
+    """Fuse the units of two operators."""
+    unit = {id_: u.id for u in found.units for id_ in u.operators}
+    return build(found.dataflow, found.continuum, edit.fuse(found, unit[first], unit[second]))
+
+
+def cannot_be_one(found: DeploymentPlan, first: str = "first", second: str = "second") -> str:
+    with pytest.raises(PlacementError, match="cannot be one query") as caught:
+        fused(found, first, second)
+    return str(caught.value)
+
+
+def test_no_common_host_is_named() -> None:
+    def shape(rows: hw.Stream) -> None:
+        first = rows.where("v > -1").named("first")
+        first.require("gpu = true").where("v > 0").named("second").write.memory("high")
+        first.require("gpu = false").where("v > 1").named("third").write.memory("low")
+
+    said = cannot_be_one(shaped(HOSTS, shape))
+    assert "'second' runs on gpu, 'third' on plain: no host is common" in said
+
+
+def test_an_output_that_no_pass_serves_is_named() -> None:
+    def shape(rows: hw.Stream) -> None:
+        first = rows.where("v > 0").named("first")
+        first.write.memory("all")
+        first.group_by(hw.window("ts", "1 minute")).agg(n="count(*)").named("second").write.memory("counts")
+
+    said = cannot_be_one(shaped(CONTINUUM, shape))
+    assert said.startswith("operator 'second' (aggregate)")
+    assert "cannot serve the outputs 'all', 'counts': 'second' (aggregate) is before some of them only" in said
+
+
+def test_a_sink_with_a_query_of_its_own_is_named() -> None:
+    def shape(rows: hw.Stream) -> None:
+        first = rows.where("v > 0").named("first")
+        first.write.memory("all")
+        first.write.jdbc("jdbc:postgresql://h/d", "t").named("second")
+
+    said = cannot_be_one(shaped(CONTINUUM, shape))
+    assert "Spark writes 'second' itself, in a query without other outputs" in said
+
+
+def test_a_way_around_through_a_channel_is_named() -> None:
+    def shape(rows: hw.Stream) -> None:
+        first = rows.where("v > 0").named("first")
+        around = first.group_by(hw.window("ts", "1 minute"), "id").agg(v="max(v)").named("around")
+        around = around.select("id", "window_time(window) AS at", "v AS most")
+        first.join(around, on="id", within="1 minute").named("second").write.memory("out")
+
+    flow = shaped(CONTINUUM, shape).dataflow
+    cuts = {("first", "around")}
+    reason = why_apart(flow, ("first", "second"), cuts, lambda id_: (), operators=flow.order)
+    assert reason == "another way from 'first' to 'second' leads through a channel"

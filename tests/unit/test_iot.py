@@ -12,10 +12,22 @@ import pytest
 
 import headwater as hw
 from headwater import iot
+from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
+from headwater.plan.build import build
 
 BEGIN = datetime(2026, 1, 1)
+TWO_LOCATIONS = """
+name: two
+layers: [edge, site, cloud]
+zones:
+  C: {layer: cloud}
+  S1: {layer: site, parent: C}
+  S2: {layer: site, parent: C}
+  E1: {layer: edge, parent: S1, locations: [L1]}
+  E2: {layer: edge, parent: S2, locations: [L2]}
+"""
 
 
 def readings() -> Stream:
@@ -144,6 +156,23 @@ def test_what_is_wrong_is_said_at_once() -> None:
         iot.range_filter(readings(), {})
     with pytest.raises(DataflowError, match="inf"):
         iot.range_filter(readings(), {"t": (0.0, math.inf)})
+
+
+@pytest.mark.parametrize("layer", ["edge", "site", "cloud"])
+def test_stateful_tasks_run_in_every_layer_and_keep_locations_apart(layer: str) -> None:
+    flow = hw.flow("city", locations=["L1", "L2"])
+    packs = flow.read.json("/in/{location}", iot.PACK, location_as="harbour")
+    rows = iot.parse_senml(packs, fields=("light", "dust"), meta=("latitude",))
+    assert rows.schema.names == ("harbour", "ts", "id", "latitude", "obs", "value")
+    there = rows.to_layer(layer)
+    clean = iot.kalman(iot.interpolate(there))
+    for task in (iot.block_average, iot.sliding_regression, iot.distinct_count, iot.second_moment, iot.accumulate):
+        found = task(clean)
+        assert "harbour" in getattr(found.operator, "keys", ())
+        found.write.memory(task.__name__)
+    iot.join_message(clean, ("light", "dust")).write.memory("joined")
+    plan = build(flow.build(), Continuum.from_text(TWO_LOCATIONS))
+    assert {u.layer for u in plan.units if "joined" in u.operators} == {layer}
 
 
 def test_all_tasks_of_a_city_build() -> None:

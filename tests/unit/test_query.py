@@ -12,7 +12,8 @@ import pytest
 from headwater.core.errors import RuntimeFailure, Unavailable, UserCodeError
 from headwater.disk.ports import free_ports
 from headwater.query.counting import Counting, Read, Tally
-from headwater.query.query import BATCHES, Batch, Running, reaching_spark, translated
+from headwater.query.failure import translated
+from headwater.query.query import BATCHES, Batch, Running, reaching_spark
 
 
 @dataclass

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from headwater.app import loading, running
 from headwater.app.client import Client, PlanRequest, Shape
 from headwater.connectors.filewriter import FileSinkWriter
 from headwater.continuum.model import Continuum
+from headwater.control.store import Store
 from headwater.core.errors import DataflowError, DeploymentError, ErrorList, HeadwaterError
 from headwater.dataflow.graph import Dataflow
 from headwater.disk.layout import writer_name
@@ -215,6 +218,40 @@ def test_a_sink_with_output_of_another_run_is_refused_before_spark_starts(
         with pytest.raises(DeploymentError, match="'out' holds 2 rows of another run") as refused:
             running.run(plan, settings)
         assert refused.value.where == str(tmp_path / "out/C1")
+
+
+def test_what_needs_no_spark_is_refused_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(LocalEndpoint, "start", lambda *args, **options: pytest.fail("Spark was started"))
+    monkeypatch.delenv("UNSET", raising=False)
+    (tmp_path / "file").write_text("")
+    builder = hw.flow("f", locations=["L1"])
+    rows = builder.read.csv("file", "id int")
+    builder.read.csv("file/{location}", "id int").union(rows).write.json("file/out").named("out")
+    rows.write.kafka("b:9092", "t", user_env="UNSET", password_env="UNSET").named("log")
+    plan = build(builder.build(), Continuum.from_text(ONE_ZONE))
+    with pytest.raises(ErrorList) as refused:
+        running.run(plan, running.RunSettings(directory=tmp_path / "state"))
+    said = str(refused.value)
+    for text in (
+        f"'{tmp_path / 'file'}' is a file",
+        f"there is no '{tmp_path / 'file/L1'}', and '{tmp_path / 'file'}' is not a directory",
+        "operator 'out' (write_files): files cannot be written",
+        "the environment variable UNSET is not set",
+    ):
+        assert text in said
+
+    endless = hw.flow("g", locations=["L1"])
+    endless.read.rate(1).write.json("out").named("out")
+    plan = build(endless.build(), Continuum.from_text(ONE_ZONE))
+    settings = running.RunSettings(directory=tmp_path / "state", until_drained=True)
+    with pytest.raises(DeploymentError, match="rate never ends"):
+        running.run(plan, settings)
+
+    with closing(Store(tmp_path / "state/run.db")) as store:
+        store.adopt(plan, finished=True)
+    with pytest.raises(DeploymentError, match="this deployment has finished"):
+        running.run(plan, replace(settings, until_drained=False))
 
 
 def test_the_only_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

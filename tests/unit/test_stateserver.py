@@ -14,7 +14,7 @@ from headwater.core.errors import SparkStumbled
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.stateful import Scan
 from headwater.query import stateserver
-from headwater.query.query import translated
+from headwater.query.failure import translated
 from headwater.query.scan import Scanning, ScanProcessor
 
 

@@ -1,0 +1,105 @@
+"""What can be refused of a run before Spark starts, which takes seconds: a finished run, endless input, bad paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from headwater.connectors.filewriter import committed_rows
+from headwater.control.store import Store
+from headwater.core.errors import DeploymentError, ErrorList, HeadwaterError
+from headwater.dataflow.sinks import FileSink
+from headwater.dataflow.sources import FileSource, SensorSource, Source
+from headwater.disk.credentials import from_environment
+from headwater.disk.layout import full_path, sink_directory, writer_name
+from headwater.plan.model import DeploymentPlan, Unit
+
+
+def check_run(plan: DeploymentPlan, directory: Path, store: Path, *, until_drained: bool, begins: bool) -> None:
+    """Raise all errors of a run that are known without Spark; ``begins``: it has no state yet."""
+    if store.exists():
+        with closing(Store(store)) as opened:
+            refuse_finished(opened, plan.dataflow.name, directory)
+    if until_drained:
+        refuse_endless(plan)
+    found = [error for unit in plan.units for error in _errors(plan, unit, begins=begins)]
+    if found:
+        raise found[0] if len(found) == 1 else ErrorList(found)
+
+
+def refuse_finished(store: Store, name: str, directory: Path) -> None:
+    """Refuse to continue a deployment whose input has ended."""
+    record = store.find(name)
+    if record is None or record.version != record.observed_version or record.active_plan is None:
+        return
+    if store.desired(name).goal == "finish" and record.phase == "stopped":
+        raise DeploymentError(
+            "this deployment has finished: its input had ended and its windows are closed",
+            where=str(directory),
+            hint="start afresh with --fresh",
+        )
+
+
+def refuse_endless(plan: DeploymentPlan) -> None:
+    """Refuse to wait for the end of sources that have none."""
+    endless = [s.id for s in plan.dataflow.sources if not _ends(s)]
+    if endless:
+        raise DeploymentError(
+            f"{', '.join(endless)} never ends",
+            where="--until-drained",
+            hint="run without it and stop with Ctrl-C",
+        )
+
+
+def _ends(source: Source) -> bool:
+    return isinstance(source, FileSource) or (isinstance(source, SensorSource) and source.rows is not None)
+
+
+def _errors(plan: DeploymentPlan, unit: Unit, *, begins: bool) -> Iterator[HeadwaterError]:
+    for operator in (plan.dataflow[id_] for id_ in unit.operators):
+        for setting in ("user_env", "username_env", "password_env"):
+            try:
+                from_environment(getattr(operator, setting, None), where=operator.where)
+            except HeadwaterError as error:
+                yield error
+        if isinstance(operator, FileSink):
+            path = sink_directory(operator.path, unit)
+            if (problem := _unwritable(path)) is not None:
+                yield operator.error(f"files cannot be written: {problem}", "write to another path")
+            elif begins and (rows := committed_rows(Path(path), writer_name(plan.tags[operator.id], unit))):
+                yield DeploymentError(
+                    f"'{operator.id}' holds {rows} rows of another run, whose state is not here",
+                    where=path,
+                    hint="write to another path, go on with that run's --dir, or remove this directory with its "
+                    ".headwater if its rows may go",
+                )
+        elif isinstance(operator, FileSource):
+            for location in unit.locations:
+                yield from _unreadable(operator, full_path(operator.path.replace("{location}", location)))
+
+
+def _unreadable(source: FileSource, path: str) -> Iterator[HeadwaterError]:
+    """Check the directory of a source; a missing one is created, and files may come later."""
+    if "://" in path or any(c in path for c in "*?[{"):
+        return
+    if Path(path).is_file():
+        yield source.error(f"'{path}' is a file", "give its directory, or a pattern such as in/*.csv")
+    elif Path(path).is_dir():
+        if not os.access(path, os.R_OK | os.X_OK):
+            yield source.error(f"'{path}' cannot be read", "give the user that runs Headwater the right to read it")
+    elif (problem := _unwritable(path)) is not None:
+        yield source.error(f"there is no '{path}', and {problem}", "correct the path")
+
+
+def _unwritable(path: str) -> str | None:
+    """Return why a directory cannot be made and written, if it cannot."""
+    if "://" in path:
+        return None
+    there = Path(path)
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        return f"'{there}' is not a directory"
+    return None if os.access(there, os.W_OK | os.X_OK) else f"'{there}' is not writable"

@@ -1,0 +1,133 @@
+"""Errors of Spark as users see them: one message, and the stack trace in the log."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+import headwater as hw
+from headwater.app.loading import load_dataflow
+from headwater.cli import main
+from headwater.continuum.model import Continuum
+from headwater.core.errors import RuntimeFailure, UserCodeError
+from headwater.dataflow.function import raised
+from headwater.plan.build import build
+from headwater.plan.spec import UnitSpec, spec_of
+from headwater.query.failure import failure_of
+
+CONTINUUM = "name: one\nlayers: [cloud]\nzones:\n  C: {layer: cloud, locations: [here], hosts: {c: {n_cpu: 1}}}\n"
+FULL = """[PYTHON_RUNTIME_ERROR] Failed to commit: Traceback (most recent call last):
+  File "journal.py", line 114, in publish
+OSError: [Errno 28] No space left on device: 'out/log'
+ SQLSTATE: 38000
+
+JVM stacktrace:
+org.apache.spark.SparkException
+\tat org.apache.spark.Query.run(Query.scala:1)"""
+UNKNOWN = """[UNRESOLVED_COLUMN] A column with name `nope` cannot be resolved. SQLSTATE: 42703;
+'Project ['nope]
+
+JVM stacktrace:
+\tat org.apache.spark.Query.run(Query.scala:1)"""
+PATTERN = """(STREAM_FAILED) [INVALID_DATETIME_PATTERN] Unrecognized datetime pattern: 'bbb'. SQLSTATE: 22007
+== SQL (line 1, position 1) ==
+date_format(ts, 'bbb')
+^^^^^^^^^^^^^^^^^^^^^^"""
+FUNCTION = """Traceback (most recent call last):
+headwater.core.errors.UserCodeError: operator 'mine' (map_batches): the function raised KeyError: 'x' at f.py:3 in f
+  -> correct the function
+
+\tat org.apache.spark.Query.run(Query.scala:1)"""
+
+
+@pytest.fixture
+def spec() -> UnitSpec:
+    flow = hw.flow("f", locations=["here"])
+    rows = flow.read.csv("in/{location}", "nope int, ts timestamp").where("nope > 5").named("few")
+    rows.select("ts", "date_format(ts, 'bbb') AS x").named("shown").write.json("out").named("result")
+    plan = build(flow.build(), Continuum.from_text(CONTINUUM))
+    return spec_of(plan, plan.units[0].id)
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "operator", "hint"),
+    [
+        (
+            FULL,
+            "the disk is full: No space left on device: 'out/log'",
+            "'result' (write_files)",
+            "free space on that disk",
+        ),
+        (UNKNOWN, "[UNRESOLVED_COLUMN] A column with name `nope` cannot be resolved.", "'few' (where)", "correct the"),
+        (
+            PATTERN,
+            "[INVALID_DATETIME_PATTERN] Unrecognized datetime pattern: 'bbb'.",
+            "'shown' (select)",
+            "correct the",
+        ),
+        (FUNCTION, "the function raised KeyError: 'x' at f.py:3 in f", "'mine' (map_batches)", "correct the function"),
+        ("java.lang.Boom: no\n\tat a.b(c)\n", "java.lang.Boom: no", "s 'files', 'few', 'shown', 'result'", "continues"),
+    ],
+)
+def test_an_error_names_operator_zone_cause_and_log(
+    spec: UnitSpec, text: str, what: str, operator: str, hint: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "spark.log"
+    log.write_text("before\n")
+    error = failure_of(spec, log, text, spec.id)
+    assert error.what == what
+    assert error.where == f"operator{operator if operator[0] == 's' else f' {operator}'}, unit {spec.id} in zone C"
+    assert error.hint is not None and hint in error.hint and error.hint.endswith(str(log))
+    assert len(str(error).splitlines()) == 2, "no stack trace"
+    assert text in log.read_text() and log.read_text().startswith("before\n")
+    assert isinstance(error, UserCodeError if text == FUNCTION else RuntimeFailure)
+
+
+def test_an_error_counts_more_than_its_log(spec: UnitSpec, tmp_path: Path) -> None:
+    assert failure_of(spec, tmp_path, FULL, spec.id).what.startswith("the disk is full")
+
+
+def test_an_exception_names_the_line_of_the_users_file_after_its_transport(tmp_path: Path) -> None:
+    file = tmp_path / "flow.py"
+    file.write_text(
+        "import headwater as hw\n"
+        "def inner(x):\n    return 1 / x\n"
+        "def mine(batches):\n    yield inner(0)\n"
+        "f = hw.flow('f', locations=['here'])\n"
+        "f.read.csv('in', 'id int').map_batches(mine, 'id int').named('m').write.json('out')\n"
+    )
+    function = load_dataflow(str(file)).dataflow["m"].function  # type: ignore[attr-defined]
+    mine = cloudpickle.loads(base64.b64decode(function.pickled))
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(mine([]))
+    assert raised(caught.value) == "ZeroDivisionError: division by zero at flow.py:3 in inner"
+    assert raised(caught.value, {"id": 1}).endswith("; row {'id': 1}")
+    assert raised(ValueError("long\nJVM stacktrace")) == "ValueError: long"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device", "run/x"), "No space left on device\n  at run/x\n  -> free space"),
+        (KeyError("x"), "KeyError: 'x'\n  -> report this as a defect, with "),
+    ],
+)
+def test_the_command_line_shows_no_stack_trace(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise error
+
+    monkeypatch.setattr(sys.modules["headwater.cli.app"], "app", broken)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capsys.readouterr().err
+    assert ended.value.code == 1 and f"error: {said}" in shown and "Traceback" not in shown
+    if isinstance(error, KeyError):
+        log = Path(shown.split()[-1])
+        assert "in broken" in log.read_text()
+        log.unlink()
