@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from headwater.app.formeroutput import FormerOutput, settle_before_spark, settle_with_spark
 from headwater.core.errors import DeploymentError, RuntimeFailure
 from headwater.core.metrics import Progress
-from headwater.dataflow.sinks import ConsoleSink, FileSink
+from headwater.dataflow.sinks import ConsoleSink
 from headwater.plan.model import DeploymentPlan
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class RunSettings:
     directory: Path
     until_drained: bool = False
     fresh: bool = False
+    former_output: FormerOutput = "refuse"
+    """What to do with output of other runs in the sinks, where the run begins anew."""
     reset_state: frozenset[str] = frozenset()
     """Units whose state may be dropped where an edited dataflow cannot continue with it."""
     trigger: str = "500 milliseconds"
@@ -80,7 +83,7 @@ def run(
     ``observe`` is called about every ``settings.every`` seconds, ``show_rows`` with the newest rows of a console sink,
     ``feed`` once in a thread to make input before the drain (its argument is set when it must end), ``at_end`` once
     before Spark ends. A given ``endpoint`` is used and left running. Raises the failed unit's error, DeploymentError if
-    the directory is in use or holds another plan.
+    the directory is in use or holds another plan, or the sinks hold refused output of another run.
     """
     from headwater.app.local import LocalRun
     from headwater.connectors.jdbc import packages_for
@@ -95,8 +98,15 @@ def run(
         channel = ChannelSettings(
             max_bytes=settings.max_buffer, when_full=settings.when_full, delivery=settings.delivery
         )
-        if not is_deployment(settings.directory):
-            _refuse_other_output(plan)
+        begins = not is_deployment(settings.directory)
+        if begins:
+            settle_before_spark(plan, settings.former_output)
+        elif settings.former_output == "overwrite":
+            raise DeploymentError(
+                "--overwrite would remove the rows of the run that goes on here",
+                where=str(settings.directory),
+                hint="leave --overwrite out to go on, or add --fresh to give up the state and begin anew",
+            )
         spark = endpoint or LocalEndpoint.start(
             settings.directory.resolve() / "spark",
             cores=settings.cores,
@@ -105,6 +115,8 @@ def run(
             packages=packages_for(plan.dataflow),
         )
         try:
+            if begins:
+                settle_with_spark(plan, settings.former_output, spark.session())
             deployment = LocalRun(
                 plan,
                 settings.directory.resolve(),
@@ -132,27 +144,6 @@ def run(
             if endpoint is None:
                 spark.stop()
     return RunOutcome(progress=progress, drained=drained, seconds=time.monotonic() - begun, found=found)
-
-
-def _refuse_other_output(plan: DeploymentPlan) -> None:
-    """Refuse to begin a deployment whose sinks hold output of another run, before Spark is started."""
-    from headwater.connectors.filewriter import committed_rows
-    from headwater.disk.layout import sink_directory, writer_name
-
-    for unit in plan.units:
-        for id_ in unit.outputs:
-            sink = plan.dataflow[id_]
-            if not isinstance(sink, FileSink):
-                continue
-            path = sink_directory(sink.path, unit)
-            rows = committed_rows(Path(path), writer_name(plan.tags[id_], unit))
-            if rows:
-                raise DeploymentError(
-                    f"'{id_}' holds {rows} rows of another run, whose state is not here",
-                    where=path,
-                    hint="write to another path, go on with that run's --dir, or remove this directory with its "
-                    ".headwater if its rows may go",
-                )
 
 
 def _watch(

@@ -86,6 +86,12 @@ def run(
         bool, typer.Option("--until-drained", help="End when all bounded input is used up.")
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="First delete the state of earlier runs.")] = False,
+    append: Annotated[
+        bool, typer.Option("--append", help="Where sinks hold output of other runs, write after it.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Where sinks hold output of other runs, first remove it.")
+    ] = False,
     trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "500 milliseconds",
     cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="all")] = None,
     memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
@@ -112,6 +118,8 @@ def run(
     from headwater.continuum.model import Continuum
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
 
+    if append and overwrite:
+        raise typer.BadParameter("--append and --overwrite exclude each other")
     parse_duration(trigger)
     memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
     loaded = loading.load_dataflow(flow)
@@ -136,6 +144,7 @@ def run(
         reset_state=request.reset_state,
         until_drained=until_drained,
         fresh=fresh,
+        former_output="append" if append else "overwrite" if overwrite else "refuse",
         trigger=trigger,
         cores=cores,
         memory_mb=memory_mb,

@@ -31,7 +31,7 @@ from headwater.disk.credentials import from_environment
 from headwater.sql.lexer import quote_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headwater.dataflow.graph import Dataflow
@@ -101,7 +101,7 @@ class _BatchWriter:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         sink, column = self.sink, self.sink.batch_column
-        options = self._options()
+        options = _options(sink)
         # One partition is one transaction.
         rows = batch.coalesce(1)
         try:
@@ -121,13 +121,42 @@ class _BatchWriter:
         except Exception as error:
             raise _plain(error, sink) from error
 
-    def _options(self) -> dict[str, str]:
-        sink = self.sink
-        user = from_environment(sink.user_env, where=sink.where)
-        password = from_environment(sink.password_env, where=sink.where)
-        named = {"user": user, "password": password, "driver": sink.driver}
-        given = {**dict(sink.options), "url": sink.url, "dbtable": sink.table}
-        return given | {k: v for k, v in named.items() if v is not None}
+
+def _options(sink: JdbcSink) -> dict[str, str]:
+    user = from_environment(sink.user_env, where=sink.where)
+    password = from_environment(sink.password_env, where=sink.where)
+    named = {"user": user, "password": password, "driver": sink.driver}
+    given = {**dict(sink.options), "url": sink.url, "dbtable": sink.table}
+    return given | {k: v for k, v in named.items() if v is not None}
+
+
+def has_output(sink: JdbcSink, schema: str, spark: SparkSession) -> bool:
+    """Return whether a sink's table holds rows of any run, for rows of a schema; a missing table is made."""
+    if sink.batch_column is None:
+        return False
+    column, options = quote_name(sink.batch_column), _options(sink)
+    try:
+        # As before the first batch: writing no rows makes the table, or fails where it does not fit.
+        rows = spark.createDataFrame([], f"{schema}, {column} bigint")
+        rows.write.format("jdbc").options(**options).mode("append").save()
+        table = spark.read.format("jdbc").options(**options).load()
+        return table.where(f"{column} >= {1 << _BATCH_BITS}").limit(1).count() > 0
+    except Exception as error:
+        raise _plain(error, sink) from error
+
+
+def remove_output(sink: JdbcSink, spark: SparkSession) -> None:
+    """Delete the rows with a batch number from a table, in one transaction; rows of others stay."""
+    assert sink.batch_column is not None
+    mark = "`" if sink.url.startswith(("jdbc:mysql:", "jdbc:mariadb:")) else '"'
+    column = f"{mark}{sink.batch_column.replace(mark, mark * 2)}{mark}"
+    delete = f"DELETE FROM {sink.table} WHERE {column} >= {1 << _BATCH_BITS}"
+    try:
+        # Spark executes a statement of the user's only at the beginning of a read.
+        options = {**_options(sink), "sessionInitStatement": delete}
+        spark.read.format("jdbc").options(**options).load().limit(1).collect()
+    except Exception as error:
+        raise _plain(error, sink) from error
 
 
 def _plain(error: Exception, sink: JdbcSink) -> Exception:
