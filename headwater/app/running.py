@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from headwater.app.formeroutput import FormerOutput, settle_before_spark, settle_with_spark
-from headwater.core.errors import DeploymentError, RuntimeFailure
+from headwater.continuum.sparksettings import SparkSettings
+from headwater.core.errors import ContinuumError, DeploymentError, RuntimeFailure
 from headwater.core.metrics import Progress
 from headwater.dataflow.sinks import ConsoleSink
 from headwater.plan.model import DeploymentPlan
@@ -43,6 +44,8 @@ class RunSettings:
     trigger: str = "500 milliseconds"
     cores: int | None = None
     memory_mb: int = 1024
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    """Packages and settings of Spark, beside those of the zones; these win."""
     max_buffer: int = 2**30
     when_full: WhenFull = "block"
     delivery: Delivery = "exactly_once"
@@ -86,7 +89,6 @@ def run(
     the directory is in use or holds another plan, or the sinks hold refused output of another run.
     """
     from headwater.app.local import LocalRun
-    from headwater.connectors.jdbc import packages_for
     from headwater.disk.settings import ChannelSettings, UnitSettings
     from headwater.spark.endpoint import LocalEndpoint
 
@@ -107,12 +109,14 @@ def run(
                 where=str(settings.directory),
                 hint="leave --overwrite out to go on, or add --fresh to give up the state and begin anew",
             )
+        given = spark_settings(plan, settings.spark)
         spark = endpoint or LocalEndpoint.start(
             settings.directory.resolve() / "spark",
             cores=settings.cores,
             memory_mb=settings.memory_mb,
             python_path=settings.python_path,
-            packages=packages_for(plan.dataflow),
+            extra_conf=dict(given.conf),
+            packages=given.packages,
         )
         try:
             if begins:
@@ -144,6 +148,25 @@ def run(
             if endpoint is None:
                 spark.stop()
     return RunOutcome(progress=progress, drained=drained, seconds=time.monotonic() - begun, found=found)
+
+
+def spark_settings(plan: DeploymentPlan, given: SparkSettings) -> SparkSettings:
+    """Return the settings of a run's Spark: of its sinks' drivers, its zones, and the given ones, which win."""
+    from headwater.connectors.jdbc import packages_for
+
+    found = SparkSettings(tuple(packages_for(plan.dataflow)))
+    values: dict[str, tuple[str, str]] = {}
+    for zone in plan.continuum.zones:
+        for key, value in zone.spark_settings.conf:
+            other, there = values.setdefault(key, (zone.name, value))
+            if there != value and key not in dict(given.conf):
+                raise ContinuumError(
+                    f"zones {other} and {zone.name} give {key} different values, and a run has one Spark for all zones",
+                    where=f"spark of zone {zone.name}",
+                    hint=f"choose one by --conf {key}=..., or start a Spark per zone: `headwater up` and `apply`",
+                )
+        found = found.overridden_by(zone.spark_settings)
+    return found.overridden_by(given)
 
 
 def _watch(

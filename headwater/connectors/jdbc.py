@@ -40,15 +40,19 @@ AVAILABLE_NOW = "available now"
 """The trigger that reads all available input, and ends."""
 
 _BATCH_BITS = 32
-# Maven packages of drivers, by the beginning of the URL. Derby is part of Spark.
-_DRIVERS: Mapping[str, str] = {
-    "jdbc:postgresql:": "org.postgresql:postgresql:42.7.4",
-    "jdbc:mysql:": "com.mysql:mysql-connector-j:8.4.0",
-    "jdbc:mariadb:": "org.mariadb.jdbc:mariadb-java-client:3.4.1",
-    "jdbc:sqlserver:": "com.microsoft.sqlserver:mssql-jdbc:12.8.1.jre11",
-    "jdbc:oracle:": "com.oracle.database.jdbc:ojdbc11:23.5.0.24.07",
-    "jdbc:sqlite:": "org.xerial:sqlite-jdbc:3.46.1.3",
-    "jdbc:h2:": "com.h2database:h2:2.3.232",
+# Drivers by the beginning of the URL, as Maven package and class. Java finds a driver by its URL alone only among the
+# jars that it started with, not among fetched packages. Derby is part of Spark.
+_DRIVERS: Mapping[str, tuple[str, str]] = {
+    "jdbc:postgresql:": ("org.postgresql:postgresql:42.7.4", "org.postgresql.Driver"),
+    "jdbc:mysql:": ("com.mysql:mysql-connector-j:8.4.0", "com.mysql.cj.jdbc.Driver"),
+    "jdbc:mariadb:": ("org.mariadb.jdbc:mariadb-java-client:3.4.1", "org.mariadb.jdbc.Driver"),
+    "jdbc:sqlserver:": (
+        "com.microsoft.sqlserver:mssql-jdbc:12.8.1.jre11",
+        "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+    ),
+    "jdbc:oracle:": ("com.oracle.database.jdbc:ojdbc11:23.5.0.24.07", "oracle.jdbc.OracleDriver"),
+    "jdbc:sqlite:": ("org.xerial:sqlite-jdbc:3.46.1.3", "org.sqlite.JDBC"),
+    "jdbc:h2:": ("com.h2database:h2:2.3.232", "org.h2.Driver"),
 }
 
 
@@ -60,14 +64,18 @@ def packages_for(dataflow: Dataflow) -> list[str]:
 
 def package_of(sink: Sink) -> str | None:
     """Return the Maven package that Spark needs for a sink; None when it needs none."""
-    if not isinstance(sink, JdbcSink):
-        return None
-    return next((p for prefix, p in _DRIVERS.items() if sink.url.startswith(prefix)), None)
+    return _driver_of(sink)[0] if isinstance(sink, JdbcSink) else None
+
+
+def _driver_of(sink: JdbcSink) -> tuple[str | None, str | None]:
+    """Return the Maven package and the class of a sink's driver, where they are known."""
+    package, class_ = next((d for prefix, d in _DRIVERS.items() if sink.url.startswith(prefix)), (None, None))
+    return package, sink.driver or class_
 
 
 def _how_to_add(sink: Sink) -> str:
     package = package_of(sink) or "<group:artifact:version of the driver>"
-    return f"start Spark with --conf spark.jars.packages={package}"
+    return f"give its zone in the continuum spark: {{packages: ['{package}']}}, or its agent --packages {package}"
 
 
 def start_sink(sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str) -> StreamingQuery:
@@ -125,7 +133,7 @@ class _BatchWriter:
 def _options(sink: JdbcSink) -> dict[str, str]:
     user = from_environment(sink.user_env, where=sink.where)
     password = from_environment(sink.password_env, where=sink.where)
-    named = {"user": user, "password": password, "driver": sink.driver}
+    named = {"user": user, "password": password, "driver": _driver_of(sink)[1]}
     given = {**dict(sink.options), "url": sink.url, "dbtable": sink.table}
     return given | {k: v for k, v in named.items() if v is not None}
 

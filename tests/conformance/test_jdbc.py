@@ -198,7 +198,7 @@ def test_variables_and_drivers_that_are_missing_are_named(table: Table) -> None:
     table.give(1)
     with pytest.raises(Exception, match="the environment variable NO_SUCH_VARIABLE is not set"):
         table.run(password_env="NO_SUCH_VARIABLE")
-    with pytest.raises(Exception, match=r"no driver for jdbc:nodb:[\s\S]*spark.jars.packages="):
+    with pytest.raises(Exception, match=r"no driver for jdbc:nodb:[\s\S]*--packages <group:artifact"):
         table.run(checkpoint="b", url="jdbc:nodb:x")
 
 

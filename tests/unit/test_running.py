@@ -16,7 +16,15 @@ from headwater.app.client import Client, PlanRequest, Shape
 from headwater.app.formeroutput import settle_before_spark
 from headwater.connectors.filewriter import FileSinkWriter
 from headwater.continuum.model import Continuum
-from headwater.core.errors import ChannelError, DataflowError, DeploymentError, ErrorList, HeadwaterError
+from headwater.continuum.sparksettings import SparkSettings
+from headwater.core.errors import (
+    ChannelError,
+    ContinuumError,
+    DataflowError,
+    DeploymentError,
+    ErrorList,
+    HeadwaterError,
+)
 from headwater.dataflow.graph import Dataflow
 from headwater.disk.layout import writer_name
 from headwater.plan.build import build
@@ -282,6 +290,39 @@ def test_a_run_that_goes_on_does_not_overwrite_its_own_rows(tmp_path: Path, monk
         running.run(plan, running.RunSettings(directory=tmp_path / "state", former_output="overwrite"))
     assert "--fresh" in str(refused.value.hint)
     assert _ids(out) == [1, 2]
+
+
+def test_the_spark_of_a_run_has_drivers_packages_and_settings() -> None:
+    builder = hw.flow("f", locations=["L1"])
+    builder.read.csv("in/{location}", "id int").write.jdbc("jdbc:postgresql://h/d", "t")
+    zone = "{layer: %s, spark: {packages: ['org.postgresql:postgresql:1', 'a:b:1'], conf: {spark.x: %s}}%s}"
+    lower, upper = zone % ("edge", "1", ", parent: C1, locations: [L1]"), zone % ("cloud", "2", "")
+    text = f"layers: [edge, cloud]\nzones:\n  C1: {upper}\n  E1: {lower}\n"
+    plan = build(builder.build(), Continuum.from_text(text))
+    with pytest.raises(ContinuumError, match=r"zones C1 and E1 give spark\.x different values"):
+        running.spark_settings(plan, SparkSettings())
+    given = SparkSettings.of_options("a:b:2, c:d:1", ["spark.x=3", "spark.y=a=b"])
+    found = running.spark_settings(plan, given)
+    assert found.packages == ("org.postgresql:postgresql:1", "a:b:2", "c:d:1")
+    assert found.conf == (("spark.x", "3"), ("spark.y", "a=b"))
+    alone = build(plan.dataflow, Continuum.from_text(ONE_ZONE))
+    (driver,) = running.spark_settings(alone, SparkSettings()).packages
+    assert driver.startswith("org.postgresql:postgresql:42")
+
+
+@pytest.mark.parametrize(
+    ("packages", "conf", "what"),
+    [
+        ("postgresql", [], "'postgresql' is no package"),
+        ("", ["spark.x"], "'spark.x' has no value"),
+        ("", ["x=1"], "'x' is no setting of Spark"),
+        ("", ["spark.jars.packages=a:b:1"], "spark.jars.packages is set by Headwater"),
+    ],
+)
+def test_wrong_packages_and_settings_of_spark_are_refused(packages: str, conf: list[str], what: str) -> None:
+    with pytest.raises(ContinuumError, match=what) as refused:
+        SparkSettings.of_options(packages, conf)
+    assert refused.value.where in ("--packages", "--conf") and refused.value.hint
 
 
 def test_the_only_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
