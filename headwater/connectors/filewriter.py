@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headwater.channels.journal import Journal
 from headwater.channels.segments import Segment, conform, normal_schema
 from headwater.core.errors import ChannelError
+from headwater.core.jsonform import time_text
 from headwater.disk.durable import sweep, sync_directory
 
 if TYPE_CHECKING:
@@ -359,8 +360,7 @@ def _json_lines(batch: pa.RecordBatch) -> Iterator[str]:
 
 def _json_value(value: object) -> str:
     if isinstance(value, datetime.datetime):
-        text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
-        return text if value.tzinfo is None else f"{text}Z"  # segments hold UTC only
+        return time_text(value)
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, bytes):
