@@ -1,7 +1,7 @@
 # Everything a contributor runs. `make` alone lists the targets.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-unit test-long check check-format check-lint check-types \
+.PHONY: help setup test-setup demo test test-unit test-long check check-format check-lint check-types \
 	check-imports check-dead check-names check-size bench docs clean
 
 BIN := .venv/bin
@@ -14,9 +14,13 @@ WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)"
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make .venv with Headwater and its tools; install Java 17 and Chromium where there are none
+setup: $(STAMP) ## Make .venv with Headwater and its tools; install Java 17 where there is none
 	@scripts/java.sh --install >/dev/null
+
+# Tests skip what these would run.
+test-setup: setup ## Install Chromium and Mosquitto for the tests, where there are none
 	@scripts/browser.sh --install >/dev/null
+	@scripts/mosquitto.sh --install >/dev/null
 
 $(STAMP): pyproject.toml scripts/setup.sh scripts/system_package.sh
 	@scripts/setup.sh $@
@@ -24,13 +28,13 @@ $(STAMP): pyproject.toml scripts/setup.sh scripts/system_package.sh
 demo: setup ## Run the demonstration on this machine
 	@$(WITH_JAVA) $(BIN)/headwater demo
 
-test: setup ## Run all tests but the long ones (25 minutes on 2 cores)
+test: test-setup ## Run all tests but the long ones (25 minutes on 2 cores)
 	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit tests/web tests/conformance tests/deployments
 
 test-unit: setup ## Run the unit tests only
 	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit
 
-test-long: setup ## Run the tests marked long
+test-long: test-setup ## Run the tests marked long
 	@$(WITH_JAVA) $(BIN)/python -m pytest -m long --timeout 1800 tests
 
 check: setup ## Check format, lint, types, import rules, unused code, names and file sizes
@@ -58,7 +62,7 @@ check-names:
 check-size:
 	$(BIN)/python scripts/check_size.py
 
-bench: setup ## Run every benchmark in its quick form; results go to artifacts/*.json
+bench: test-setup ## Run every benchmark in its quick form; results go to artifacts/*.json
 	@$(WITH_JAVA) $(BIN)/python scripts/bench.py
 
 docs: setup ## Write docs/reference, check README.md and docs/, build the site in artifacts/site

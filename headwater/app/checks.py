@@ -7,24 +7,23 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from headwater.connectors.filewriter import committed_rows
 from headwater.control.store import Store
 from headwater.core.errors import DeploymentError, ErrorList, HeadwaterError
 from headwater.dataflow.sinks import FileSink
 from headwater.dataflow.sources import FileSource, SensorSource, Source
 from headwater.disk.credentials import from_environment
-from headwater.disk.layout import full_path, sink_directory, writer_name
+from headwater.disk.layout import full_path, sink_directory
 from headwater.plan.model import DeploymentPlan, Unit
 
 
-def check_run(plan: DeploymentPlan, directory: Path, store: Path, *, until_drained: bool, begins: bool) -> None:
-    """Raise all errors of a run that are known without Spark; ``begins``: it has no state yet."""
-    if store.exists():
+def check_run(plan: DeploymentPlan, directory: Path, store: Path | None, *, until_drained: bool) -> None:
+    """Raise all errors of a run that are known without Spark; ``store``: that of a run that goes on."""
+    if store is not None and store.exists():
         with closing(Store(store)) as opened:
             refuse_finished(opened, plan.dataflow.name, directory)
     if until_drained:
         refuse_endless(plan)
-    found = [error for unit in plan.units for error in _errors(plan, unit, begins=begins)]
+    found = [error for unit in plan.units for error in _errors(plan, unit)]
     if found:
         raise found[0] if len(found) == 1 else ErrorList(found)
 
@@ -57,7 +56,7 @@ def _ends(source: Source) -> bool:
     return isinstance(source, FileSource) or (isinstance(source, SensorSource) and source.rows is not None)
 
 
-def _errors(plan: DeploymentPlan, unit: Unit, *, begins: bool) -> Iterator[HeadwaterError]:
+def _errors(plan: DeploymentPlan, unit: Unit) -> Iterator[HeadwaterError]:
     for operator in (plan.dataflow[id_] for id_ in unit.operators):
         for setting in ("user_env", "username_env", "password_env"):
             try:
@@ -65,16 +64,8 @@ def _errors(plan: DeploymentPlan, unit: Unit, *, begins: bool) -> Iterator[Headw
             except HeadwaterError as error:
                 yield error
         if isinstance(operator, FileSink):
-            path = sink_directory(operator.path, unit)
-            if (problem := _unwritable(path)) is not None:
+            if (problem := _unwritable(sink_directory(operator.path, unit))) is not None:
                 yield operator.error(f"files cannot be written: {problem}", "write to another path")
-            elif begins and (rows := committed_rows(Path(path), writer_name(plan.tags[operator.id], unit))):
-                yield DeploymentError(
-                    f"'{operator.id}' holds {rows} rows of another run, whose state is not here",
-                    where=path,
-                    hint="write to another path, go on with that run's --dir, or remove this directory with its "
-                    ".headwater if its rows may go",
-                )
         elif isinstance(operator, FileSource):
             for location in unit.locations:
                 yield from _unreadable(operator, full_path(operator.path.replace("{location}", location)))

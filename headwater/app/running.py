@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from headwater.core.errors import DeploymentError, RuntimeFailure
+from headwater.app.formeroutput import FormerOutput, settle_before_spark, settle_with_spark
+from headwater.continuum.sparksettings import SparkSettings
+from headwater.core.errors import ContinuumError, DeploymentError, RuntimeFailure
 from headwater.core.metrics import Progress
 from headwater.dataflow.sinks import ConsoleSink
 from headwater.plan.model import DeploymentPlan
@@ -35,11 +37,15 @@ class RunSettings:
     directory: Path
     until_drained: bool = False
     fresh: bool = False
+    former_output: FormerOutput = "refuse"
+    """What to do with output of other runs in the sinks, where the run begins anew."""
     reset_state: frozenset[str] = frozenset()
     """Units whose state may be dropped where an edited dataflow cannot continue with it."""
     trigger: str = "500 milliseconds"
     cores: int | None = None
     memory_mb: int = 1024
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    """Packages and settings of Spark, beside those of the zones; these win."""
     max_buffer: int = 2**30
     when_full: WhenFull = "block"
     delivery: Delivery = "exactly_once"
@@ -80,37 +86,44 @@ def run(
     ``observe`` is called about every ``settings.every`` seconds, ``show_rows`` with the newest rows of a console sink,
     ``feed`` once in a thread to make input before the drain (its argument is set when it must end), ``at_end`` once
     before Spark ends. A given ``endpoint`` is used and left running. Raises the failed unit's error, DeploymentError if
-    the directory is in use or holds another plan.
+    the directory is in use or holds another plan, or the sinks hold refused output of another run.
     """
     from headwater.app.checks import check_run
     from headwater.app.local import STORE, LocalRun
-    from headwater.connectors.jdbc import packages_for
     from headwater.disk.settings import ChannelSettings, UnitSettings
     from headwater.spark.endpoint import LocalEndpoint
 
     stop = stop or threading.Event()
     begun = time.monotonic()
     with _only_one(settings.directory):
-        if settings.fresh:
-            _clear(settings.directory)
         channel = ChannelSettings(
             max_bytes=settings.max_buffer, when_full=settings.when_full, delivery=settings.delivery
         )
-        check_run(
-            plan,
-            settings.directory,
-            settings.directory / STORE,
-            until_drained=settings.until_drained,
-            begins=not is_deployment(settings.directory),
-        )
+        begins = settings.fresh or not is_deployment(settings.directory)
+        store = None if begins else settings.directory / STORE
+        check_run(plan, settings.directory, store, until_drained=settings.until_drained)
+        if begins:
+            settle_before_spark(plan, settings.former_output)
+            if settings.fresh:
+                _clear(settings.directory)
+        elif settings.former_output == "overwrite":
+            raise DeploymentError(
+                "--overwrite would remove the rows of the run that goes on here",
+                where=str(settings.directory),
+                hint="leave --overwrite out to go on, or add --fresh to give up the state and begin anew",
+            )
+        given = spark_settings(plan, settings.spark)
         spark = endpoint or LocalEndpoint.start(
             settings.directory.resolve() / "spark",
             cores=settings.cores,
             memory_mb=settings.memory_mb,
             python_path=settings.python_path,
-            packages=packages_for(plan.dataflow),
+            extra_conf=dict(given.conf),
+            packages=given.packages,
         )
         try:
+            if begins:
+                settle_with_spark(plan, settings.former_output, spark.session())
             deployment = LocalRun(
                 plan,
                 settings.directory.resolve(),
@@ -138,6 +151,25 @@ def run(
             if endpoint is None:
                 spark.stop()
     return RunOutcome(progress=progress, drained=drained, seconds=time.monotonic() - begun, found=found)
+
+
+def spark_settings(plan: DeploymentPlan, given: SparkSettings) -> SparkSettings:
+    """Return the settings of a run's Spark: of its sinks' drivers, its zones, and the given ones, which win."""
+    from headwater.connectors.jdbc import packages_for
+
+    found = SparkSettings(tuple(packages_for(plan.dataflow)))
+    values: dict[str, tuple[str, str]] = {}
+    for zone in plan.continuum.zones:
+        for key, value in zone.spark_settings.conf:
+            other, there = values.setdefault(key, (zone.name, value))
+            if there != value and key not in dict(given.conf):
+                raise ContinuumError(
+                    f"zones {other} and {zone.name} give {key} different values, and a run has one Spark for all zones",
+                    where=f"spark of zone {zone.name}",
+                    hint=f"choose one by --conf {key}=..., or start a Spark per zone: `headwater up` and `apply`",
+                )
+        found = found.overridden_by(zone.spark_settings)
+    return found.overridden_by(given)
 
 
 def _watch(

@@ -64,9 +64,9 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
             super().__init__(where, middleware={"token": TokenCheck(token)}, tls_certificates=[tls] if tls else None)
         except (OSError, pa.ArrowException) as error:
             raise DeploymentError(
-                f"cannot listen at {listen}: {str(error).splitlines()[0]}",
-                where="agent",
-                hint="choose a free port, and an address of this machine",
+                f"cannot listen at {listen}: {_reason(error)}",
+                where="--listen",
+                hint="end what listens there, or choose a free port and an address of this machine",
             ) from error
         self._closing = threading.Event()
         self._find = find
@@ -208,3 +208,9 @@ def _sizes(left: int) -> Iterator[int]:
 
 def _chunk(**values: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([values.get(f.name)], f.type) for f in CHUNK], schema=CHUNK)
+
+
+def _reason(error: Exception) -> str:
+    """Return why a server did not start; gRPC writes it only to standard error."""
+    text = str(error).splitlines()[0]
+    return "the port is taken, or this machine does not have the address" if "did not start" in text else text

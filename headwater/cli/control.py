@@ -62,6 +62,13 @@ Canary = Annotated[
 Factor = Annotated[
     float, typer.Option("--factor", help="Allowed growth of the shares of dead letters and late rows.", min=0)
 ]
+Packages = Annotated[
+    str, typer.Option("--packages", help="Maven coordinates for Spark, separated by commas.", show_default=False)
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", help="A setting of Spark, key=value; repeatable.", show_default=False),
+]
 Trust = Annotated[bool, typer.Option("--trust-code", help="Trust the pickled functions of a JSON dataflow.")]
 
 
@@ -183,6 +190,8 @@ def up(
     quick: Annotated[
         bool, typer.Option("--quick", help="Agents started here: Spark starts sooner, runs slower.")
     ] = False,
+    packages: Packages = "",
+    conf: Conf = None,
     listen: Listen = None,
     trust_code: TrustHttp = False,
     metrics: Annotated[
@@ -201,16 +210,23 @@ def up(
 
     Zones with `at:` are reached at that address, with the token in HEADWATER_TOKEN. The agents of all others
     are started on this machine, and keep running when the controller ends (`headwater down` ends them).
+    --quick, --packages and --conf are for the agents that it starts.
 
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are in trial mode: reachable
     from this machine only, with all rights.
     """
     from headwater.app import deployments
     from headwater.continuum.model import Continuum
+    from headwater.continuum.sparksettings import SparkSettings
 
     known = Continuum.from_yaml(continuum) if continuum else None
     nodes, zones = (known.nodes, known.zones) if known else ((), ())
-    options = ("--quick",) if quick else ()
+    spark = SparkSettings.of_options(packages, conf or ())
+    options = (
+        *(("--quick",) if quick else ()),
+        *(("--packages", ",".join(spark.packages)) if spark.packages else ()),
+        *(text for key, value in spark.conf for text in ("--conf", f"{key}={value}")),
+    )
     stop = stopped_by_signals()
 
     def tell(text: str) -> None:

@@ -22,7 +22,7 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         envvar="HEADWATER_LISTEN",
-        help="[HOST:]PORT of the REST API and the dashboard, or none.",
+        help="[HOST:]PORT of the REST API and the dashboard, or none; the default goes on to the next free port.",
         show_default=f"{LISTEN} with headwater[web]",
     ),
 ]
@@ -64,5 +64,6 @@ def served(
     from headwater.web.server import serving
 
     host, port = address(listen or LISTEN, option="--listen")
-    with serving(store, host, port, home=home, say=say, trust_code=trust_code, zones=zones) as url:
+    only = listen is not None
+    with serving(store, host, port, home=home, say=say, trust_code=trust_code, zones=zones, only=only) as url:
         yield url

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli import complete
+from headwater.cli.control import Conf, Packages
 from headwater.cli.out import print_line
 from headwater.cli.signals import STOPS, SignalEvent, on_signals
 from headwater.core.errors import DeploymentError
@@ -57,7 +58,8 @@ def zone(
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).", show_default=False)] = None,
     cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="the host's n_cpu")] = None,
     memory: Annotated[str | None, typer.Option(help="Heap of Spark.", show_default="half the host's memory")] = None,
-    packages: Annotated[str, typer.Option(help="Maven coordinates for its Spark, separated by commas.")] = "",
+    packages: Packages = "",
+    conf: Conf = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Start Spark with less processor time; lower throughput later.")
     ] = False,
@@ -100,6 +102,7 @@ def zone(
     from headwater.agent.agent import Agent
     from headwater.channels.logserver import LogServer
     from headwater.channels.wire import Credentials
+    from headwater.continuum.sparksettings import SparkSettings
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
     from headwater.disk.durable import write_atomically
     from headwater.disk.settings import ChannelSettings, UnitSettings
@@ -116,7 +119,7 @@ def zone(
         cores=cores,
         memory_mb=parse_heap(memory) if memory else None,
         quick=quick,
-        packages=tuple(p for p in packages.split(",") if p),
+        settings=SparkSettings.of_options(packages, conf or ()),
     )
     parse_duration(trigger)
     channel = ChannelSettings(max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value)

@@ -2,7 +2,7 @@
 
 Tasks write whole files into ``<path>/.headwater/staging``, which every reader skips. A commit
 records the batch in ``.headwater/log`` and then renames its files to their visible names,
-``[<name>-]part-<batch>-<n>-<epoch>.<ext>``. Several writers share a directory by
+``[<name>-]part-<batch>-<n>-<epoch>[-<run>].<ext>``. Several writers share a directory by
 name. The record commits the batch: after a crash before the rename, the next writer rolls forward,
 and a replayed batch finds its record and adds nothing.
 Spark's own ``_spark_metadata`` cannot do this: its batches must begin at 0.
@@ -16,6 +16,8 @@ import datetime
 import decimal
 import json
 import os
+import re
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headwater.channels.journal import Journal
 from headwater.channels.segments import Segment, conform, normal_schema
 from headwater.core.errors import ChannelError
+from headwater.core.jsonform import time_text
 from headwater.disk.durable import sweep, sync_directory
 
 if TYPE_CHECKING:
@@ -77,12 +80,14 @@ class FileSinkWriter:
             if not files:
                 return
             rows = sum(p.rows for p in files)
+            run = int((last or {}).get("run", 0))
             record = {
                 "epoch": self._epoch,
                 "batch": batch,
-                "files": {str(p.file): self._visible_name(batch, n) for n, p in enumerate(files)},
+                "files": {str(p.file): self._visible_name(batch, n, run) for n, p in enumerate(files)},
                 "rows": rows,
                 "total_rows": rows + (last["total_rows"] if last else 0),
+                **_of_former_runs(last),
                 **({"lineage": self._lineage} if self._lineage else {}),
             }
             if self._publish(number + 1, record):
@@ -103,6 +108,7 @@ class FileSinkWriter:
                 "rows": 0,
                 "total_rows": last["total_rows"] if last else 0,
                 "previous": _counts(last),
+                **_of_former_runs(last),
                 **({"lineage": last["lineage"]} if last and "lineage" in last else {}),
             }
             last = record
@@ -110,6 +116,25 @@ class FileSinkWriter:
                 break
         counts = _counts(last)
         return (counts[0], counts[1]) if counts else None
+
+    def append(self) -> None:
+        """Let another lineage go on after the rows that are there; its files get names of their own."""
+        self._journal.create()
+        while True:
+            last, number = self._last()
+            if last is None:
+                return
+            record = {
+                "epoch": -1,
+                "batch": -1,
+                "files": {},
+                "rows": 0,
+                "total_rows": 0,
+                "run": int(last.get("run", 0)) + 1,
+                "former_rows": self.all_rows(),
+            }
+            if self._publish(number + 1, record):
+                return
 
     def abort(self, segments: Sequence[Segment]) -> None:
         """Delete the staged files of a failed batch."""
@@ -125,9 +150,14 @@ class FileSinkWriter:
                 os.rename(self._staging / staged, self.path / visible)
 
     def rows(self) -> int:
-        """Return the number of rows committed since the directory began."""
+        """Return the number of rows committed since the directory, or this run in it, began."""
         last, _ = self._last()
         return int(last["total_rows"]) if last else 0
+
+    def all_rows(self) -> int:
+        """Return the number of rows committed, those of former runs included."""
+        last, _ = self._last()
+        return self.rows() + int((last or {}).get("former_rows", 0))
 
     def _publish(self, number: int, record: Mapping[str, Any]) -> bool:
         self.recover()
@@ -174,9 +204,10 @@ class FileSinkWriter:
                 hint="write to another path, or remove the directory with its .headwater if its rows may go",
             )
 
-    def _visible_name(self, batch: int, part: int) -> str:
+    def _visible_name(self, batch: int, part: int, run: int) -> str:
         prefix = f"{self._name}-" if self._name else ""
-        return f"{prefix}part-{batch:08d}-{part}-{self._epoch}.{_EXTENSIONS[self._format]}"
+        later = f"-{run}" if run else ""
+        return f"{prefix}part-{batch:08d}-{part}-{self._epoch}{later}.{_EXTENSIONS[self._format]}"
 
 
 def committed_rows(path: Path, name: str | None = None) -> int:
@@ -184,6 +215,28 @@ def committed_rows(path: Path, name: str | None = None) -> int:
     if not (path / ".headwater" / (name or "") / "log").is_dir():
         return 0
     return FileSinkWriter({"path": path, "name": name or ""}, 0).rows()
+
+
+def writers_in(path: Path) -> dict[str, int]:
+    """Return the writers with output in a directory, and the numbers of their rows."""
+    names = [log.parent.name for log in (path / ".headwater").glob("*/log")]
+    rows = {name: FileSinkWriter({"path": path, "name": name}, 0).all_rows() for name in sorted(names)}
+    return {name: count for name, count in rows.items() if count}
+
+
+def remove_output(path: Path) -> None:
+    """Remove all files that writers made in a directory, and no other file."""
+    for name in writers_in(path):
+        ours = re.compile(rf"{re.escape(name)}-part-\d{{8,}}-\d+-\d+(-\d+)?\.({'|'.join(_EXTENSIONS.values())})")
+        for file in path.iterdir():
+            if ours.fullmatch(file.name):
+                file.unlink()
+        # The records last: after a crash they still tell that there is something to remove.
+        shutil.rmtree(path / ".headwater" / name)
+
+
+def _of_former_runs(record: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (record or {}).items() if key in ("run", "former_rows")}
 
 
 def _counts(record: Mapping[str, Any] | None) -> list[int] | None:
@@ -307,8 +360,7 @@ def _json_lines(batch: pa.RecordBatch) -> Iterator[str]:
 
 def _json_value(value: object) -> str:
     if isinstance(value, datetime.datetime):
-        text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
-        return text if value.tzinfo is None else f"{text}Z"  # segments hold UTC only
+        return time_text(value)
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, bytes):

@@ -31,7 +31,7 @@ from headwater.disk.credentials import from_environment
 from headwater.sql.lexer import quote_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headwater.dataflow.graph import Dataflow
@@ -40,15 +40,19 @@ AVAILABLE_NOW = "available now"
 """The trigger that reads all available input, and ends."""
 
 _BATCH_BITS = 32
-# Maven packages of drivers, by the beginning of the URL. Derby is part of Spark.
-_DRIVERS: Mapping[str, str] = {
-    "jdbc:postgresql:": "org.postgresql:postgresql:42.7.4",
-    "jdbc:mysql:": "com.mysql:mysql-connector-j:8.4.0",
-    "jdbc:mariadb:": "org.mariadb.jdbc:mariadb-java-client:3.4.1",
-    "jdbc:sqlserver:": "com.microsoft.sqlserver:mssql-jdbc:12.8.1.jre11",
-    "jdbc:oracle:": "com.oracle.database.jdbc:ojdbc11:23.5.0.24.07",
-    "jdbc:sqlite:": "org.xerial:sqlite-jdbc:3.46.1.3",
-    "jdbc:h2:": "com.h2database:h2:2.3.232",
+# Drivers by the beginning of the URL, as Maven package and class. Java finds a driver by its URL alone only among the
+# jars that it started with, not among fetched packages. Derby is part of Spark.
+_DRIVERS: Mapping[str, tuple[str, str]] = {
+    "jdbc:postgresql:": ("org.postgresql:postgresql:42.7.4", "org.postgresql.Driver"),
+    "jdbc:mysql:": ("com.mysql:mysql-connector-j:8.4.0", "com.mysql.cj.jdbc.Driver"),
+    "jdbc:mariadb:": ("org.mariadb.jdbc:mariadb-java-client:3.4.1", "org.mariadb.jdbc.Driver"),
+    "jdbc:sqlserver:": (
+        "com.microsoft.sqlserver:mssql-jdbc:12.8.1.jre11",
+        "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+    ),
+    "jdbc:oracle:": ("com.oracle.database.jdbc:ojdbc11:23.5.0.24.07", "oracle.jdbc.OracleDriver"),
+    "jdbc:sqlite:": ("org.xerial:sqlite-jdbc:3.46.1.3", "org.sqlite.JDBC"),
+    "jdbc:h2:": ("com.h2database:h2:2.3.232", "org.h2.Driver"),
 }
 
 
@@ -60,14 +64,18 @@ def packages_for(dataflow: Dataflow) -> list[str]:
 
 def package_of(sink: Sink) -> str | None:
     """Return the Maven package that Spark needs for a sink; None when it needs none."""
-    if not isinstance(sink, JdbcSink):
-        return None
-    return next((p for prefix, p in _DRIVERS.items() if sink.url.startswith(prefix)), None)
+    return _driver_of(sink)[0] if isinstance(sink, JdbcSink) else None
+
+
+def _driver_of(sink: JdbcSink) -> tuple[str | None, str | None]:
+    """Return the Maven package and the class of a sink's driver, where they are known."""
+    package, class_ = next((d for prefix, d in _DRIVERS.items() if sink.url.startswith(prefix)), (None, None))
+    return package, sink.driver or class_
 
 
 def _how_to_add(sink: Sink) -> str:
     package = package_of(sink) or "<group:artifact:version of the driver>"
-    return f"start Spark with --conf spark.jars.packages={package}"
+    return f"give its zone in the continuum spark: {{packages: ['{package}']}}, or its agent --packages {package}"
 
 
 def start_sink(sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str) -> StreamingQuery:
@@ -101,7 +109,7 @@ class _BatchWriter:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         sink, column = self.sink, self.sink.batch_column
-        options = self._options()
+        options = _options(sink)
         # One partition is one transaction.
         rows = batch.coalesce(1)
         try:
@@ -121,13 +129,42 @@ class _BatchWriter:
         except Exception as error:
             raise _plain(error, sink) from error
 
-    def _options(self) -> dict[str, str]:
-        sink = self.sink
-        user = from_environment(sink.user_env, where=sink.where)
-        password = from_environment(sink.password_env, where=sink.where)
-        named = {"user": user, "password": password, "driver": sink.driver}
-        given = {**dict(sink.options), "url": sink.url, "dbtable": sink.table}
-        return given | {k: v for k, v in named.items() if v is not None}
+
+def _options(sink: JdbcSink) -> dict[str, str]:
+    user = from_environment(sink.user_env, where=sink.where)
+    password = from_environment(sink.password_env, where=sink.where)
+    named = {"user": user, "password": password, "driver": _driver_of(sink)[1]}
+    given = {**dict(sink.options), "url": sink.url, "dbtable": sink.table}
+    return given | {k: v for k, v in named.items() if v is not None}
+
+
+def has_output(sink: JdbcSink, schema: str, spark: SparkSession) -> bool:
+    """Return whether a sink's table holds rows of any run, for rows of a schema; a missing table is made."""
+    if sink.batch_column is None:
+        return False
+    column, options = quote_name(sink.batch_column), _options(sink)
+    try:
+        # As before the first batch: writing no rows makes the table, or fails where it does not fit.
+        rows = spark.createDataFrame([], f"{schema}, {column} bigint")
+        rows.write.format("jdbc").options(**options).mode("append").save()
+        table = spark.read.format("jdbc").options(**options).load()
+        return table.where(f"{column} >= {1 << _BATCH_BITS}").limit(1).count() > 0
+    except Exception as error:
+        raise _plain(error, sink) from error
+
+
+def remove_output(sink: JdbcSink, spark: SparkSession) -> None:
+    """Delete the rows with a batch number from a table, in one transaction; rows of others stay."""
+    assert sink.batch_column is not None
+    mark = "`" if sink.url.startswith(("jdbc:mysql:", "jdbc:mariadb:")) else '"'
+    column = f"{mark}{sink.batch_column.replace(mark, mark * 2)}{mark}"
+    delete = f"DELETE FROM {sink.table} WHERE {column} >= {1 << _BATCH_BITS}"
+    try:
+        # Spark executes a statement of the user's only at the beginning of a read.
+        options = {**_options(sink), "sessionInitStatement": delete}
+        spark.read.format("jdbc").options(**options).load().limit(1).collect()
+    except Exception as error:
+        raise _plain(error, sink) from error
 
 
 def _plain(error: Exception, sink: JdbcSink) -> Exception:

@@ -14,6 +14,7 @@ only later than that, repeats one batch.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,38 @@ from headwater.core.errors import ChannelError, HeadwaterError, Unavailable
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headwater.dataflow.sinks import KafkaSink
+
 SECONDS = 60.0
 """Seconds that a broker may take to answer."""
 
 _TRIES = 3
+_ID = re.compile(r"headwater-\d+-.+")
+
+
+def sink_writer_id(number: int, tag: str) -> str:
+    """Name the sink writer of a checkpoint's number and an operator's tag: its transactions, and its group."""
+    return f"headwater-{number}-{tag}"
+
+
+def has_output(sink: KafkaSink) -> bool:
+    """Return whether any sink writer has recorded batches in a sink's topic; the records outlive a run's directory."""
+    from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+    servers = sink.bootstrap_servers
+    settings = {**dict(sink.options), "bootstrap.servers": servers}
+    settings |= credentials(sink.user_env, sink.password_env, where=sink.where)
+    admin = client("AdminClient", sink.where, _for_reading(settings))
+    try:
+        groups = [g.group_id for g in admin.list_consumer_groups(request_timeout=SECONDS).result().valid]
+        for group in filter(_ID.fullmatch, groups):
+            wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(sink.topic, 0)])
+            (answer,) = admin.list_consumer_group_offsets([wanted], request_timeout=SECONDS).values()
+            if any(p.error is None and p.offset >= 0 for p in answer.result().topic_partitions):
+                return True
+    except KafkaException as error:
+        raise failure(error.args[0], servers, where=sink.where, hint="check the sink's settings") from error
+    return False
 
 
 class KafkaSinkWriter(StagedSinkWriter):
@@ -150,9 +179,13 @@ class KafkaSinkWriter(StagedSinkWriter):
 @contextlib.contextmanager
 def _marker(where: str, settings: Mapping[str, str], group: str) -> Any:
     """Open the consumer whose group's offset is the number of the next batch; it reads no messages."""
-    known = {k: v for k, v in settings.items() if not k.startswith(("linger", "compression", "batch", "acks"))}
-    consumer = client("Consumer", where, {**known, "group.id": group, "enable.auto.commit": "false"})
+    consumer = client("Consumer", where, {**_for_reading(settings), "group.id": group, "enable.auto.commit": "false"})
     try:
         yield consumer
     finally:
         consumer.close()
+
+
+def _for_reading(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return settings without those of producers alone."""
+    return {k: v for k, v in settings.items() if not k.startswith(("linger", "compression", "batch", "acks"))}

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from headwater.continuum.broker import Broker, ChannelKind, broker_of, channels_of, check_reach
+from headwater.continuum.sparksettings import SparkSettings, settings_of
 from headwater.continuum.yamltree import Fields, Items, Leaf, Problems, YamlNode, shown
 from headwater.core.quantity import QuantityError, parse_bandwidth, parse_duration
 from headwater.core.requirement import ATTRIBUTE, Capabilities, capability
@@ -56,6 +57,7 @@ class ZoneDraft:
     latency: float = 0.0
     at: str | None = None
     spark: str | None = None
+    spark_settings: SparkSettings = field(default_factory=SparkSettings)
     broker: Broker | None = None
     channels: ChannelKind | None = None
 
@@ -164,7 +166,7 @@ class _Declarations:
         known = ("layer", "parent", "locations", "link", "hosts", "broker", "channels", "at", "spark")
         fields = self._known(node, known, of=of)
         zone.at = self._address(fields.get("at"), f"at of {of}", _AT, "at: 10.0.0.7:7070")
-        zone.spark = self._address(fields.get("spark"), f"spark of {of}", _SPARK, "sc://10.0.0.7:15002")
+        self._spark(zone, fields.get("spark"))
         self._layer(zone, fields.get("layer"), layers=layers)
         self._parent(zone, fields.get("parent"))
         self._locations(zone, fields.get("locations"))
@@ -174,6 +176,13 @@ class _Declarations:
         for host, node_of_host in self._entries(fields.get("hosts"), f"hosts of {of}", "{vm1: {n_cpu: 4}}"):
             self._host(zone, host, node_of_host)
         return zone
+
+    def _spark(self, zone: ZoneDraft, node: YamlNode | None) -> None:
+        of = f"zone {zone.name}"
+        if isinstance(node, Fields):
+            zone.spark_settings = settings_of(node, of=of, problems=self._problems)
+            node = next((value for key, value in node.entries if key.text == "at"), None)
+        zone.spark = self._address(node, f"spark of {of}", _SPARK, "sc://10.0.0.7:15002")
 
     def _layer(self, zone: ZoneDraft, node: YamlNode | None, *, layers: list[str]) -> None:
         if node is None:
@@ -320,6 +329,13 @@ class _Declarations:
                 f"host {name} of zone {zone.name} has a Spark of its own, but no address",
                 where=zone.hosts[name].where,
                 hint=f"give it an agent: at: host:port, or write spark: of zone {zone.name}",
+            )
+        remote = [s for s in (zone.spark, *(h.spark for h in zone.hosts.values())) if s and s.startswith("sc://")]
+        if remote and zone.spark_settings != SparkSettings():
+            self._problems.add(
+                f"zone {zone.name} has packages or conf for a Spark, and uses one that runs already: {remote[0]}",
+                where=zone.where,
+                hint="give them to that server where it is started, and remove them here",
             )
         if not own:
             return

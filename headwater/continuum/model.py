@@ -18,6 +18,7 @@ from pydantic_core import CoreSchema
 
 from headwater.continuum.broker import Broker, ChannelKind
 from headwater.continuum.draft import ZoneDraft, closest, draft_of
+from headwater.continuum.sparksettings import SparkSettings
 from headwater.continuum.yamltree import Problems, YamlNode, read_text, tree_of_data, tree_of_text
 from headwater.core.errors import ContinuumError
 from headwater.core.jsonform import custom_schema
@@ -56,7 +57,7 @@ class Host:
 class Node:
     """One agent with one Spark: on a host with an address, or for a whole zone whose hosts have none.
 
-    ``at``: the agent's address; None: on this machine.
+    ``at``: the agent's address; None: on this machine. ``spark_settings``: those of its zone.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Node:
     hosts: tuple[Host, ...]
     at: str | None = None
     spark: str | None = None
+    spark_settings: SparkSettings = field(default_factory=SparkSettings)
 
     @property
     def host(self) -> Host:
@@ -114,6 +116,8 @@ class Zone:
     spark: str | None = None
     """``sc://host:port`` of a Spark Connect server or ``spark://host:port`` of a master; None: started by
     the agent."""
+    spark_settings: SparkSettings = field(default_factory=SparkSettings)
+    """Packages and settings for the Sparks that agents of the zone start."""
     broker: Broker | None = None
     channels: ChannelKind | None = None
 
@@ -121,8 +125,11 @@ class Zone:
     def nodes(self) -> tuple[Node, ...]:
         """The zone's nodes: each host that has an address, or the zone itself."""
         if any(host.at is not None for host in self.hosts):
-            return tuple(Node(h.name, self.name, (h,), None if h.at == LOCAL else h.at, h.spark) for h in self.hosts)
-        return (Node(self.name, self.name, self.hosts, self.at, self.spark),)
+            return tuple(
+                Node(h.name, self.name, (h,), None if h.at == LOCAL else h.at, h.spark, self.spark_settings)
+                for h in self.hosts
+            )
+        return (Node(self.name, self.name, self.hosts, self.at, self.spark, self.spark_settings),)
 
     @property
     def parent(self) -> str | None:
@@ -352,6 +359,7 @@ def _zone(draft: ZoneDraft) -> Zone:
         link=None if above is None else Link(draft.name, above, draft.bandwidth, draft.latency),
         at=draft.at,
         spark=draft.spark,
+        spark_settings=draft.spark_settings,
         broker=draft.broker,
         channels=draft.channels,
     )
@@ -368,7 +376,9 @@ def _zone_data(zone: Zone) -> dict[str, object]:
         data |= {"parent": zone.link.upper} | ({"link": link} if link else {})
     if zone.at is not None:
         data["at"] = zone.at
-    if zone.spark is not None:
+    if settings := zone.spark_settings.to_data():
+        data["spark"] = {**({} if zone.spark is None else {"at": zone.spark}), **settings}
+    elif zone.spark is not None:
         data["spark"] = zone.spark
     if zone.locations:
         data["locations"] = list(zone.locations)

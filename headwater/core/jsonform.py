@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -44,6 +45,17 @@ def custom_schema(of: type[T], read: Callable[[Any], T], write: Callable[[T], An
         lambda value: value if isinstance(value, of) else read(value),
         serialization=core_schema.plain_serializer_function_ser_schema(write),
     )
+
+
+def time_text(value: datetime) -> str:
+    """Return a row's time, UTC or without zone, with its microseconds as sinks write it.
+
+    >>> from datetime import UTC
+    >>> time_text(datetime(2024, 1, 31, 12, tzinfo=UTC)), time_text(datetime(2024, 1, 31, microsecond=5))
+    ('2024-01-31T12:00:00.000000Z', '2024-01-31T00:00:00.000005')
+    """
+    text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return text if value.tzinfo is None else f"{text}Z"
 
 
 def adapter(of: Any) -> TypeAdapter[Any]:

@@ -17,7 +17,7 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow.function import PythonFunction, accepts
 from headwater.dataflow.types import StreamType
 from headwater.sql.expressions import parse_projection
-from headwater.sql.rewrite import row_struct
+from headwater.sql.rewrite import row_json, row_struct
 from headwater.sql.schema import Schema
 
 Columns = str | Sequence[str]
@@ -441,7 +441,7 @@ class Writer(habits.NameGuard):
         ``options`` are librdkafka's, with ``_`` for ``.``: ``compression_type="zstd"``. The named environment variables
         hold user name and password.
         """
-        columns = [f"{value or f'to_json({row_struct(self.stream.columns)})'} AS value"]
+        columns = [f"{value or row_json(self.stream.columns)} AS value"]
         columns += [f"{key} AS key"] if key is not None else []
         return Writer(self.stream.select(*columns))._sink(
             sinks.KafkaSink,

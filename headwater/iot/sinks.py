@@ -13,6 +13,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from headwater.core.errors import DataflowError
+from headwater.core.jsonform import time_text
 from headwater.dataflow.stream import Stream, WrittenStream
 
 if TYPE_CHECKING:
@@ -105,8 +106,10 @@ def publish_mqtt(
 
 def _plain(value: Any) -> Any:
     """Return a value in a form that SQLite and JSON can hold."""
-    if isinstance(value, datetime | date):
+    if isinstance(value, datetime):
+        return time_text(value)
+    if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, list | dict):
-        return json.dumps(value, default=str)
+        return json.dumps(value, default=_plain)
     return value

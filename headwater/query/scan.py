@@ -32,6 +32,7 @@ from headwater.dataflow.types import StreamType
 from headwater.plan.state import scan_tag
 from headwater.query.sparktypes import MARK, spark_schema
 from headwater.query.stateserver import limit_waiting
+from headwater.sql.rewrite import JSON_TIMES
 from headwater.sql.schema import INT, Column, Schema
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def key_text(operator: stateful.Scan, type_: StreamType, *, within: str | None =
         if column.type.text in ("float", "double"):
             text = f"IF({text} = 0, CAST(0 AS {column.type.text}), {text})"  # 0.0 and -0.0
         parts.append(f"'{key.lower()}', {text}")
-    formats = "map('timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", 'ignoreNullFields', 'false')"
+    formats = f"map({JSON_TIMES}, 'ignoreNullFields', 'false')"
     return f"to_json(named_struct({', '.join(parts)}), {formats})" if parts else "''"
 
 

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from headwater.adapt.model import waits_for_time
 from headwater.channels.channelspec import channel_spec, lineage_of
 from headwater.channels.open import LOG_KINDS
+from headwater.connectors.kafkawriter import sink_writer_id
 from headwater.connectors.sources import (
     CORRUPT,
     can_be_malformed,
@@ -476,7 +477,7 @@ class UnitCompiler:
                 "operator": id_,
                 "topic": operator.topic,
                 "settings": {**dict(operator.options), **servers},
-                "id": f"headwater-{number}-{stored}",
+                "id": sink_writer_id(number, stored),
                 "delivery": operator.delivery,
                 "user_env": operator.user_env,
                 "password_env": operator.password_env,

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headwater.continuum.sparksettings import SparkSettings
 from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.disk.ports import address_towards, keep_port
 from headwater.spark.pids import runs
@@ -133,10 +134,16 @@ class LocalEndpoint:
     """The server and the zygote of its Python workers; none where a cluster does the work."""
 
     @classmethod
-    def attach(cls, directory: Path) -> LocalEndpoint | None:
-        """Find the server that runs in a directory; None when there is none."""
+    def attach(cls, directory: Path, settings: SparkSettings | None = None) -> LocalEndpoint | None:
+        """Find the server that runs in a directory; None when there is none, or one with other settings."""
         record = _read_record(directory)
         if record is None or not _is_ours(int(record["pid"]), directory):
+            return None
+        began = record["start"]
+        if settings is not None and (began["packages"], began["extra_conf"]) != (
+            list(settings.packages),
+            dict(settings.conf),
+        ):
             return None
         found = cls(
             directory,

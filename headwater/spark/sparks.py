@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from headwater.continuum.model import Host, Node
+from headwater.continuum.sparksettings import SparkSettings
 from headwater.spark.endpoint import Endpoint, LocalEndpoint, end_stale
 from headwater.spark.remote import RemoteEndpoint
 
@@ -18,7 +19,7 @@ _LEAST_MB, _MOST_MB, _USUAL_MB = 400, 8192, 1024
 class Sparks:
     """Start, find again and stop a node's Spark below a directory; ``given``: an existing one.
 
-    ``cores`` and ``memory_mb`` override the capabilities of the node's host.
+    ``cores`` and ``memory_mb`` override the capabilities of the node's host, ``settings`` those of its zone.
     """
 
     def __init__(
@@ -28,14 +29,14 @@ class Sparks:
         cores: int | None = None,
         memory_mb: int | None = None,
         quick: bool = False,
-        packages: tuple[str, ...] = (),
+        settings: SparkSettings | None = None,
         given: Endpoint | None = None,
     ) -> None:
         self._directory = directory.resolve()
         self._cores = cores
         self._memory_mb = memory_mb
         self._quick = quick
-        self._packages = packages
+        self._settings = settings or SparkSettings()
         self._given = given
         self._known: tuple[Host, Endpoint] | None = None
         self._lock = threading.Lock()
@@ -60,15 +61,17 @@ class Sparks:
             endpoint.session()
             return endpoint
         master = spark if spark is not None and spark.startswith("spark://") else None
-        return LocalEndpoint.attach(directory) or self._start(directory, host, master)
+        settings = node.spark_settings.overridden_by(self._settings)
+        return LocalEndpoint.attach(directory, settings) or self._start(directory, host, master, settings)
 
-    def _start(self, directory: Path, host: Host, master: str | None) -> LocalEndpoint:
+    def _start(self, directory: Path, host: Host, master: str | None, settings: SparkSettings) -> LocalEndpoint:
         return LocalEndpoint.start(
             directory,
             cores=self._cores or cores_of(host),
             memory_mb=self._memory_mb or heap_of(host),
             quick=self._quick,
-            packages=self._packages,
+            extra_conf=dict(settings.conf),
+            packages=settings.packages,
             master=master,
         )
 

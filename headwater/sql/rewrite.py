@@ -102,6 +102,17 @@ def row_struct(columns: Iterable[str]) -> str:
     return f"named_struct({', '.join(f'{quote_string(c)}, {quote_name(c)}' for c in columns)})"
 
 
+JSON_TIMES = (
+    "'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", 'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\""
+)
+"""Options of Spark's to_json that keep the microseconds of times, which it cuts to milliseconds by default."""
+
+
+def row_json(columns: Iterable[str]) -> str:
+    """Return columns as the text of a JSON object, with the microseconds of times."""
+    return f"to_json({row_struct(columns)}, map({JSON_TIMES}))"
+
+
 def aggregate_calls(text: str, schema: Schema) -> tuple[str, ...]:
     """Return the calls of aggregate functions in an expression, canonical, each once: the required buffers."""
     found: dict[str, None] = {}

@@ -117,11 +117,12 @@ def serving(
     say: Callable[[str], None] = lambda text: None,
     trust_code: bool = False,
     zones: Iterable[Zone] = (),
+    only: bool = False,
 ) -> Iterator[str]:
     """Serve a store's API and dashboard in the background, and return the URL; port 0 takes a free one.
 
-    Where the port is taken, the next ones are tried. Raises DeploymentError where none is free, or where other machines
-    could reach a server in trial mode.
+    Where the port is taken, the next ones are tried, unless it is the ``only`` one. Raises DeploymentError where none
+    is free, or where other machines could reach a server in trial mode.
     """
     access = Access(store_url, loopback=host in LOOPBACK)
     access.check()
@@ -134,7 +135,7 @@ def serving(
         ends=threading.Event(),
     )
     app = with_dashboard(make_app(served), served)
-    listening = _listen(host, port)
+    listening = _listen(host, port, tries=1 if only else TRIES)
     taken = listening.getsockname()[1]
     if port not in (0, taken):
         say(f"port {port} is taken: listening at {taken}")
@@ -161,9 +162,9 @@ def serving(
         listening.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, *, tries: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    tried = range(port, port + TRIES) if 0 < port <= 65535 - TRIES else (port,)
+    tried = range(port, port + tries) if 0 < port <= 65535 - tries else (port,)
     why: OSError | None = None
     for one in tried:
         listening = socket.socket(family, socket.SOCK_STREAM)
@@ -178,7 +179,7 @@ def _listen(host: str, port: int) -> socket.socket:
             listening.close()
     assert why is not None
     raise DeploymentError(
-        f"cannot listen at {host}:{port}, nor at the next ports: {why.strerror or why}",
+        f"cannot listen at {host}:{port}{', nor at the next ports' if tries > 1 else ''}: {why.strerror or why}",
         where="--listen",
         hint="give another [HOST:]PORT, or end what listens there",
     )

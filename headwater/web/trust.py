@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from headwater.app import deployments, loading
 from headwater.app.loading import LoadedDataflow
 from headwater.continuum.model import Continuum, Zone
+from headwater.continuum.sparksettings import SparkSettings
 from headwater.core.errors import DataflowError, Denied
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sinks import JdbcSink, KafkaSink
@@ -47,12 +48,20 @@ def _is_plain(sink: JdbcSink) -> bool:
 
 
 def check_continuum(continuum: Continuum, store_url: str | None, *, known: Iterable[Zone] = (), trusted: bool) -> None:
-    """Raise Denied where a continuum names addresses that are neither known nor in an active plan."""
-    if trusted or not (named := {a: zone.name for zone in continuum.zones for a in _addresses(zone)}):
+    """Raise Denied for addresses, packages or settings of Spark that are neither known nor in an active plan."""
+    named = {a: zone.name for zone in continuum.zones for a in _addresses(zone)}
+    set_ = {zone.spark_settings: zone.name for zone in continuum.zones}
+    if trusted or not (named or set_.keys() - {SparkSettings()}):
         return
-    there = {a for zone in known for a in _addresses(zone)}
-    for plan in deployments.in_force(store_url).values():
-        there |= {a for zone in plan.continuum.zones for a in _addresses(zone)}
+    zones = [*known, *(z for plan in deployments.in_force(store_url).values() for z in plan.continuum.zones)]
+    there = {a for zone in zones for a in _addresses(zone)}
+    for settings, name in set_.items():
+        if settings not in {SparkSettings(), *(zone.spark_settings for zone in zones)}:
+            raise Denied(
+                "names packages or settings of Spark, by which code can be loaded",
+                where=f"the request, zone {name}",
+                hint=_HINT,
+            )
     for address, zone in named.items():
         if address not in there:
             raise Denied(

@@ -11,20 +11,25 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headwater.continuum.model import Continuum
+from headwater.continuum.sparksettings import RESERVED, SparkSettings
 from headwater.core.errors import ContinuumError, RuntimeFailure, Unavailable
 from headwater.disk.ports import free_ports
 from headwater.query.query import running_query
 from headwater.spark import endpoint as endpoint_module
-from headwater.spark.endpoint import LocalEndpoint, find_java
+from headwater.spark.endpoint import QUICK_CONF, STREAMING_CONF, LocalEndpoint, find_java
 from headwater.spark.remote import RemoteEndpoint
+from headwater.spark.sparks import Sparks
 from headwater.testing import BoundedSource, check_equivalent
+from tests.conftest import CONF
 from tests.deployments.flows import CONTINUUM, FLOWS, rows
 
 
@@ -48,6 +53,29 @@ def test_a_server_is_found_again_with_its_queries(endpoint: LocalEndpoint, tmp_p
     again.session().client.close()
     assert LocalEndpoint.attach(tmp_path) is None
     assert oct((endpoint.directory / "server.json").stat().st_mode & 0o777) == "0o600"
+
+
+def test_all_that_headwater_sets_is_refused_to_users(endpoint: LocalEndpoint) -> None:
+    words = psutil.Process(endpoint.pid).cmdline()
+    keys = {text.partition("=")[0] for flag, text in pairwise(words) if flag == "--conf"}
+    assert keys >= STREAMING_CONF.keys() and keys - CONF.keys() - QUICK_CONF.keys() <= RESERVED.keys()
+
+
+def test_a_nodes_spark_starts_with_the_settings_of_its_zone_and_its_agent(tmp_path: Path) -> None:
+    spark = "{conf: {spark.test.zone: 1, spark.test.both: 1}}"
+    (node,) = Continuum.from_text(f"layers: [cloud]\nzones: {{C1: {{layer: cloud, spark: {spark}}}}}").nodes
+    given = SparkSettings((), (("spark.test.agent", "2"), ("spark.test.both", "2")))
+    sparks = Sparks(tmp_path, cores=1, memory_mb=512, quick=True, settings=given)
+    try:
+        started = sparks.of(node)
+        conf = started.session().conf
+        assert [conf.get(f"spark.test.{name}") for name in ("zone", "agent", "both")] == ["1", "2", "2"]
+        again = Sparks(tmp_path, settings=given).of(node)
+        assert again.attached and again.generation == started.generation
+        other = replace(given, packages=("a:b:1",))
+        assert LocalEndpoint.attach(started.directory, node.spark_settings.overridden_by(other)) is None
+    finally:
+        sparks.stop()
 
 
 def test_a_server_of_somebody_else(endpoint: LocalEndpoint, token: str, tmp_path: Path) -> None:

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headwater as hw
+from headwater.app.formeroutput import settle_with_spark
 from headwater.connectors.jdbc import AVAILABLE_NOW, packages_for, start_sink
+from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError, DeploymentError
 from headwater.dataflow.sinks import JdbcSink
 from headwater.disk.checkpoint import checkpoint_number
+from headwater.plan.build import build
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -140,6 +143,30 @@ def test_a_copied_checkpoint_goes_on_as_the_same_writer(table: Table) -> None:
         table.run(checkpoint="copy")
 
 
+def test_rows_of_another_run_are_found_and_removed_alone(table: Table) -> None:
+    builder = hw.flow("f", locations=["L1"])
+    sink = table.sink()
+    builder.read.json("in/{location}", SCHEMA).write.jdbc(sink.url, sink.table)
+    plan = build(builder.build(), Continuum.from_text("layers: [cloud]\nzones: {C1: {layer: cloud, locations: [L1]}}"))
+    settle_with_spark(plan, "refuse", table.spark)  # there is no table yet
+    assert table.ids() == []
+    table.give(1, 2)
+    table.run(checkpoint="former")
+    stranger = table.spark.createDataFrame([(7, "theirs", None, None), (8, "theirs", None, 5)], f"{SCHEMA}, b bigint")
+    stranger = stranger.withColumnRenamed("b", "headwater_batch")
+    stranger.write.format("jdbc").option("url", sink.url).option("dbtable", sink.table).mode("append").save()
+    with pytest.raises(DeploymentError, match="holds rows of another run") as refused:
+        settle_with_spark(plan, "refuse", table.spark)
+    assert "--append" in str(refused.value.hint) and "--overwrite" in str(refused.value.hint)
+    settle_with_spark(plan, "append", table.spark)
+    assert table.ids() == [1, 2, 7, 8]
+    settle_with_spark(plan, "overwrite", table.spark)
+    assert table.ids() == [7, 8]
+    settle_with_spark(plan, "refuse", table.spark)
+    table.run(checkpoint="later")
+    assert table.ids() == [1, 2, 7, 8]
+
+
 def test_a_batch_that_fails_leaves_nothing(table: Table) -> None:
     table.give(1)
     table.run()
@@ -171,7 +198,7 @@ def test_variables_and_drivers_that_are_missing_are_named(table: Table) -> None:
     table.give(1)
     with pytest.raises(Exception, match="the environment variable NO_SUCH_VARIABLE is not set"):
         table.run(password_env="NO_SUCH_VARIABLE")
-    with pytest.raises(Exception, match=r"no driver for jdbc:nodb:[\s\S]*spark.jars.packages="):
+    with pytest.raises(Exception, match=r"no driver for jdbc:nodb:[\s\S]*--packages <group:artifact"):
         table.run(checkpoint="b", url="jdbc:nodb:x")
 
 

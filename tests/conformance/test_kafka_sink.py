@@ -16,12 +16,13 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
+from headwater.app.formeroutput import settle_before_spark
 from headwater.app.local import LocalRun
 from headwater.channels.segments import Segment
 from headwater.connectors import kafkawriter
 from headwater.connectors.writers import open_sink_writer
 from headwater.continuum.model import Continuum
-from headwater.core.errors import ChannelError, RuntimeFailure, Unavailable
+from headwater.core.errors import ChannelError, DeploymentError, RuntimeFailure, Unavailable
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.spark.broker import LocalBroker
@@ -155,6 +156,26 @@ def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(
     assert process.returncode == 0
     expected = [f"{batch}-{n}" for batch in range(last) for n in range(20)]
     assert [v for _, v in read(broker, topic)] == expected
+
+
+def test_messages_of_another_run_are_refused(broker: LocalBroker, topic: str, tmp_path: Path) -> None:
+    builder = hw.flow("tokafka", locations=LOCATIONS)
+    stream = builder.read.json("in/{location}", "id bigint, k string").to_layer("cloud")
+    stream.write.kafka(broker.address, topic).named("out")
+    plan = build(builder.build(), Continuum.from_text(CONTINUUM))
+    write(spec(broker, topic, tmp_path, id="stranger"), 0, "theirs")
+    write(spec(broker, f"{topic}-2", tmp_path, id=kafkawriter.sink_writer_id(7, "aa")), 0, "in another topic")
+    settle_before_spark(plan, "refuse")
+    write(spec(broker, topic, tmp_path, id=kafkawriter.sink_writer_id(8, "aa")), 0, "a")
+    with pytest.raises(DeploymentError, match="'out' holds messages of another run") as refused:
+        settle_before_spark(plan, "refuse")
+    assert refused.value.where == f"topic {topic} at {broker.address}"
+    assert "--append" in str(refused.value.hint) and "--overwrite" not in str(refused.value.hint)
+    with pytest.raises(DeploymentError, match="which cannot be removed: a topic may hold messages of others"):
+        settle_before_spark(plan, "overwrite")
+    settle_before_spark(plan, "append")
+    write(spec(broker, topic, tmp_path, id=kafkawriter.sink_writer_id(9, "aa")), 0, "b")
+    assert [v for _, v in read(broker, topic)] == ["theirs", "a", "b"]
 
 
 def test_no_broker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

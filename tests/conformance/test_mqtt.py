@@ -220,7 +220,7 @@ def test_what_was_not_stored_comes_again(
     strict_broker: Broker, topic: str, bridges: Bridges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(FileLog, "commit", lambda *_: (_ for _ in ()).throw(RuntimeError("crash")))
+        patch.setattr(FileLog, "commit", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("crash")))
         bridge = bridges.start()
         strict_broker.publish(topic, *readings(0, 20))
         until(lambda: bridge.status().state == "failed", "the failure")

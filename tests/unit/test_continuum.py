@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.continuum.model import Continuum
+from headwater.continuum.sparksettings import SparkSettings
 from headwater.continuum.yamltree import MAX_BYTES
 from headwater.core.errors import ContinuumError, ErrorList
 from headwater.core.requirement import Requirement
@@ -236,6 +237,7 @@ def test_each_host_with_an_address_is_a_node_and_so_is_a_zone_of_others() -> Non
         "vm1": "C1", "vm2": "C1", "gw1": "gw1", "gw2": "gw2", "E2": "E2",
     }  # fmt: skip
     assert (continuum.node("C1").host.name, continuum.node("gw1").host.name) == ("vm2", "gw1")
+    assert {n.spark_settings for n in continuum.nodes} == {SparkSettings()}
     assert "at" not in continuum.host("gw1").capabilities and continuum.host("gw1").capabilities["n_cpu"] == 1
     assert Continuum.from_data(continuum.to_data()) == continuum
     with pytest.raises(ContinuumError, match="no node 'vm1'") as caught:
@@ -253,6 +255,21 @@ CAPABILITIES = st.dictionaries(
     | st.text(max_size=6)
     | st.sampled_from(["16GiB", "yes", "true", "null", "", "4"]),
 )
+
+
+def test_the_nodes_of_a_zone_have_its_packages_and_settings_of_spark() -> None:
+    given = "{packages: [a.b:c:1.2, d:e_2.13:3], conf: {spark.z: 1, spark.a.b: true}}"
+    text = NODES.replace("spark: 'spark://c:7077'", f"spark: {{at: 'spark://c:7077', {given[1:]}")
+    text = text.replace("    parent: C1\n", f"    parent: C1\n    spark: {given}\n", 1).replace(
+        ", spark: 'sc://gw2:15002'", ""
+    )
+    continuum = Continuum.from_text(text)
+    expected = SparkSettings(("a.b:c:1.2", "d:e_2.13:3"), (("spark.a.b", "true"), ("spark.z", "1")))
+    assert [n.spark_settings for n in continuum.nodes] == [expected, expected, expected, SparkSettings()]
+    assert [n.spark for n in continuum.nodes] == ["spark://c:7077", None, None, None]
+    assert Continuum.from_data(continuum.to_data()) == continuum
+
+
 LINKS = st.fixed_dictionaries(
     {},
     optional={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from contextlib import closing
@@ -14,13 +15,23 @@ import pytest
 import headwater as hw
 from headwater.app import loading, running
 from headwater.app.client import Client, PlanRequest, Shape
+from headwater.app.formeroutput import settle_before_spark
 from headwater.connectors.filewriter import FileSinkWriter
 from headwater.continuum.model import Continuum
+from headwater.continuum.sparksettings import SparkSettings
 from headwater.control.store import Store
-from headwater.core.errors import DataflowError, DeploymentError, ErrorList, HeadwaterError
+from headwater.core.errors import (
+    ChannelError,
+    ContinuumError,
+    DataflowError,
+    DeploymentError,
+    ErrorList,
+    HeadwaterError,
+)
 from headwater.dataflow.graph import Dataflow
 from headwater.disk.layout import writer_name
 from headwater.plan.build import build
+from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
 
 ONE_ZONE = "name: one\nlayers: [cloud]\nzones:\n  C1: {layer: cloud, locations: [L1]}\n"
@@ -199,25 +210,122 @@ def test_fresh_deletes_only_a_deployment(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.tex").exists()
 
 
+def _written_before(tmp_path: Path) -> tuple[DeploymentPlan, Path, str]:
+    """Plan a file sink whose directory holds two rows of another run, and a stranger's file."""
+    builder = hw.flow("f", locations=["L1"])
+    builder.read.csv("in/{location}", "id int").write.json("out/{zone}").named("out")
+    plan = build(builder.build(), Continuum.from_text(ONE_ZONE))
+    (unit,) = plan.units
+    name, out = writer_name(plan.tags["out"], unit), tmp_path / "out/C1"
+    _write(out, name, "1", 0, 1, 2)
+    (out / f"{name}-part-notes.json").write_text("")
+    return plan, out, name
+
+
+def _write(out: Path, name: str, lineage: str, batch: int, *ids: int) -> None:
+    writer = FileSinkWriter({"path": out, "name": name, "format": "json", "lineage": lineage}, 0)
+    task = writer.open()
+    task.write(pa.record_batch({"id": list(ids)}))
+    writer.commit([s] if (s := task.close()) else [], batch)
+
+
+def _ids(out: Path) -> list[int]:
+    return sorted(json.loads(line)["id"] for file in out.glob("*.json") for line in file.read_text().splitlines())
+
+
 def test_a_sink_with_output_of_another_run_is_refused_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(LocalEndpoint, "start", lambda *args, **options: pytest.fail("Spark was started"))
-    builder = hw.flow("f", locations=["L1"])
-    builder.read.csv("in/{location}", "id int").write.json("out/{zone}").named("out")
-    plan = build(builder.build(), Continuum.from_text(ONE_ZONE))
-    (unit,) = plan.units
-    name = writer_name(plan.tags["out"], unit)
-    writer = FileSinkWriter({"path": tmp_path / "out/C1", "name": name, "format": "json", "lineage": "1"}, 0)
-    task = writer.open()
-    task.write(pa.record_batch({"id": [1, 2]}))
-    writer.commit([s] if (s := task.close()) else [], 0)
+    plan, out, name = _written_before(tmp_path)
     for fresh in (False, True):
         settings = running.RunSettings(directory=tmp_path / "state", fresh=fresh)
         with pytest.raises(DeploymentError, match="'out' holds 2 rows of another run") as refused:
             running.run(plan, settings)
-        assert refused.value.where == str(tmp_path / "out/C1")
+        assert refused.value.where == str(out)
+        assert "--append" in str(refused.value.hint) and "--overwrite" in str(refused.value.hint)
+    os.rename(out / ".headwater" / name, out / ".headwater" / "another-dataflow")
+    with pytest.raises(DeploymentError, match="'out' holds 2 rows of another run"):
+        running.run(plan, running.RunSettings(directory=tmp_path / "state"))
+    assert _ids(out) == [1, 2]
+
+
+def test_appended_output_is_whole_and_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan, out, name = _written_before(tmp_path)
+    for lineage, first in (("2", 3), ("3", 5)):
+        settle_before_spark(plan, "append")
+        for batch in (0, 0, 1, 1):
+            _write(out, name, lineage, batch, first + batch)
+    assert _ids(out) == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(DeploymentError, match="'out' holds 6 rows of another run"):
+        settle_before_spark(plan, "refuse")
+    with pytest.raises(ChannelError, match="output of another run"):
+        _write(out, name, "2", 2, 7)
+
+
+def test_overwriting_removes_what_was_written_and_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan, out, name = _written_before(tmp_path)
+    settle_before_spark(plan, "append")
+    _write(out, name, "2", 0, 3)
+    for other in ("part-00000000-0-0.json", f"{name}x-part-00000000-0-0.json", f"{name}-part-00000000-0-0.json.bak"):
+        (out / other).write_text("")
+    others = {p.name for p in out.iterdir() if p.stat().st_size == 0}
+    settle_before_spark(plan, "overwrite")
+    assert {p.name for p in out.iterdir()} == others | {".headwater"}
+    assert len(others) == 4
+    settle_before_spark(plan, "refuse")
+    _write(out, name, "3", 0, 4)
+    assert _ids(out) == [4]
+
+
+def test_a_run_that_goes_on_does_not_overwrite_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(LocalEndpoint, "start", lambda *args, **options: pytest.fail("Spark was started"))
+    plan, out, _ = _written_before(tmp_path)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/run.db").write_text("")
+    with pytest.raises(DeploymentError, match="--overwrite would remove the rows of the run that goes on") as refused:
+        running.run(plan, running.RunSettings(directory=tmp_path / "state", former_output="overwrite"))
+    assert "--fresh" in str(refused.value.hint)
+    assert _ids(out) == [1, 2]
+
+
+def test_the_spark_of_a_run_has_drivers_packages_and_settings() -> None:
+    builder = hw.flow("f", locations=["L1"])
+    builder.read.csv("in/{location}", "id int").write.jdbc("jdbc:postgresql://h/d", "t")
+    zone = "{layer: %s, spark: {packages: ['org.postgresql:postgresql:1', 'a:b:1'], conf: {spark.x: %s}}%s}"
+    lower, upper = zone % ("edge", "1", ", parent: C1, locations: [L1]"), zone % ("cloud", "2", "")
+    text = f"layers: [edge, cloud]\nzones:\n  C1: {upper}\n  E1: {lower}\n"
+    plan = build(builder.build(), Continuum.from_text(text))
+    with pytest.raises(ContinuumError, match=r"zones C1 and E1 give spark\.x different values"):
+        running.spark_settings(plan, SparkSettings())
+    given = SparkSettings.of_options("a:b:2, c:d:1", ["spark.x=3", "spark.y=a=b"])
+    found = running.spark_settings(plan, given)
+    assert found.packages == ("org.postgresql:postgresql:1", "a:b:2", "c:d:1")
+    assert found.conf == (("spark.x", "3"), ("spark.y", "a=b"))
+    alone = build(plan.dataflow, Continuum.from_text(ONE_ZONE))
+    (driver,) = running.spark_settings(alone, SparkSettings()).packages
+    assert driver.startswith("org.postgresql:postgresql:42")
+
+
+@pytest.mark.parametrize(
+    ("packages", "conf", "what"),
+    [
+        ("postgresql", [], "'postgresql' is no package"),
+        ("", ["spark.x"], "'spark.x' has no value"),
+        ("", ["x=1"], "'x' is no setting of Spark"),
+        ("", ["spark.jars.packages=a:b:1"], "spark.jars.packages is set by Headwater"),
+    ],
+)
+def test_wrong_packages_and_settings_of_spark_are_refused(packages: str, conf: list[str], what: str) -> None:
+    with pytest.raises(ContinuumError, match=what) as refused:
+        SparkSettings.of_options(packages, conf)
+    assert refused.value.where in ("--packages", "--conf") and refused.value.hint
 
 
 def test_what_needs_no_spark_is_refused_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -342,6 +342,21 @@ def test_zones_at_addresses_of_their_own_are_not_taken(tmp_path: Path) -> None:
             assert other.ask("/plans", body, 200)["units"]
 
 
+@pytest.mark.parametrize("settings", ["packages: ['evil:jar:1']", "conf: {spark.jars: /evil.jar}"])
+def test_packages_and_settings_of_spark_are_not_taken(tmp_path: Path, settings: str) -> None:
+    strange = ZONES.replace("  C1:\n", f"  C1:\n    spark: {{{settings}}}\n", 1)
+    assert strange != ZONES
+    with world(tmp_path) as (url, _), Client(url) as client:
+        body = {"dataflow": flow("L1"), "continuum": strange}
+        found = client.ask("/plans", body, 403)
+        assert "by which code can be loaded" in found["detail"] and found["where"] == "the request, zone C1"
+        known = Continuum.from_text(strange).zones
+        with serving(None, "127.0.0.1", 0, zones=known) as knowing, Client(knowing) as other:
+            assert other.ask("/plans", body, 200)["units"]
+            shown = other.ask("/continuum/check", {"continuum": strange}, 200)["zones"]["C1"]["spark"]
+            assert list(shown) == [settings.partition(":")[0]]
+
+
 def test_a_sparks_own_token_is_not_shown(url: str) -> None:
     strange = ZONES.replace("  C1:\n", "  C1:\n    spark: sc://h:1/;token=s3cret\n", 1)
     assert strange != ZONES

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from headwater.app import deployments
+from headwater.channels.logserver import LogServer
 from headwater.cli import serve
 from headwater.control.store import Store
 from headwater.control.tables import STORE, resolved_url
@@ -57,6 +58,23 @@ def test_where_all_are_taken_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None
             serving(None, "127.0.0.1", taken.getsockname()[1]),
         ):
             pass
+        assert refused.value.where == "--listen" and refused.value.hint
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_a_chosen_address_that_is_taken_is_an_error(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployments, "up", lambda *given, **options: pytest.fail("the controller was started"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        if by == "variable":
+            monkeypatch.setenv("HEADWATER_LISTEN", address)
+        code, _, err = invoke("up", *(("--listen", address) if by == "option" else ()))
+        assert code == 6 and f"cannot listen at {address}: Address already in use" in err
+        assert "at --listen" in err and "-> give another [HOST:]PORT, or end what listens there" in err
+        with pytest.raises(DeploymentError, match="the port is taken") as refused:
+            LogServer(address, token="t", find=lambda name: pytest.fail("asked"))
         assert refused.value.where == "--listen" and refused.value.hint
 
 

@@ -27,6 +27,6 @@ def zones_data(continuum: Continuum) -> dict[str, Any]:
     """Return zones as JSON-able data, without secrets in Spark's address."""
     data: dict[str, Any] = continuum.to_data()
     for zone in data["zones"].values():
-        if "spark" in zone:
+        if isinstance(zone.get("spark"), str):
             zone["spark"] = _CONNECT.sub(r"\1", zone["spark"])
     return data
