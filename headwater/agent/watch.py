@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,7 +76,9 @@ def progress_of(
     seen = []
     links: dict[str, list[int]] = {}
     channels: dict[str, ChannelProgress] = {}
-    for units, work in works:
+    # Positions first: rows that a unit has read are then in the counters of its inputs, and no lag is negative.
+    reached = [_observed(units, work, stopped=stopped) for units, work in works]
+    for (units, work), at in zip(works, reached, strict=True):
 
         def stats(channel: Channel, units: Units = units, work: Work = work) -> ChannelStats:
             if channel.id not in known:
@@ -84,7 +86,7 @@ def progress_of(
             return known[channel.id]
 
         with units.asking_spark():
-            seen.append(_unit(units, work, stats, stopped=stopped))
+            seen.append(_unit(units, work, at, stats, stopped=stopped))
         for channel in work.spec.outputs:
             found = _channel(channel.id, stats(channel), meters, limit)
             if channel.links and found.unread:
@@ -123,20 +125,31 @@ def _channel(id_: str, stats: ChannelStats, meters: Meters | None, limit: int | 
     )
 
 
-def _unit(units: Units, work: Work, stats: Callable[[Channel], ChannelStats], *, stopped: bool) -> UnitProgress:
-    """Return a unit's state; ``stopped``: all was stopped, and Spark is not called."""
+def _observed(units: Units, work: Work, *, stopped: bool) -> Mapping[str, int]:
+    """Add a unit's newest batches to its totals; return the position in each channel that they have reached."""
+    running = work.running
+    if running is None:
+        return {}
+    if not stopped and not work.finished and units.endpoint.alive:
+        with units.asking_spark():
+            running.observe()
+    return running.positions
+
+
+def _unit(
+    units: Units, work: Work, at: Mapping[str, int], stats: Callable[[Channel], ChannelStats], *, stopped: bool
+) -> UnitProgress:
+    """Return a unit's state, with its positions ``at``; ``stopped``: all was stopped."""
     unit, running = work.unit, work.running
     status: Status = "finished" if work.finished else "stopped" if stopped or not running else "running"
     error = None
     if running is not None and not work.finished and units.endpoint.alive:
-        if not stopped:
-            running.observe()
         failure = running.failure(unit.id)
         if failure is not None:
             status, error = "failed", str(failure)
     inputs = work.spec.inputs
     tracking, now = tracking_of(work.spec, units.layout), time.time()
-    read = sum(_rows_read(units, work, c, stats(c)) for c in inputs)
+    read = sum(_rows_read(units, work, c, at.get(c.id), stats(c)) for c in inputs)
     lag = sum(stats(c).rows for c in inputs) - read if inputs else None
     return UnitProgress(
         unit=unit.id,
@@ -167,11 +180,10 @@ def _unit(units: Units, work: Work, stats: Callable[[Channel], ChannelStats], *,
     )
 
 
-def _rows_read(units: Units, work: Work, channel: Channel, stats: ChannelStats) -> int:
+def _rows_read(units: Units, work: Work, channel: Channel, at: int | None, stats: ChannelStats) -> int:
     """Count the rows of a channel that a unit's batches have read."""
     if work.finished:
         return stats.rows
-    at = work.running.positions.get(channel.id) if work.running else None
     if at is None:
         waiting = stats.unread.get(work.unit.checkpoint)
         return stats.rows - waiting.rows if waiting else 0

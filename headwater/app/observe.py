@@ -39,11 +39,13 @@ from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, 
 from headwater.control.snapshot import Key, Member, Snapshot
 from headwater.control.tables import resolved_url
 from headwater.core.errors import HeadwaterError, Missing
-from headwater.core.metrics import Progress, UnitProgress
+from headwater.core.metrics import Progress, UnitProgress, node_of
 from headwater.plan.document import continuum_id
 
 RECENT = 12.0
 """Age in seconds up to which a measurement counts as current."""
+UNREAD = "no controller reads its reports"
+"""Why a node's figures are old where no controller acts on the store."""
 PLANS = 5000
 """Number of plans in the cache."""
 STORES = 8
@@ -101,6 +103,9 @@ def watch(
 
 # ---------------------------------------------------------------- caches
 
+Beat = tuple[str, str, float, str | None]
+"""Deployment and node, the time of its last report, and why it cannot be reached now."""
+
 
 @dataclass(frozen=True)
 class _Planned:
@@ -146,9 +151,9 @@ class _Known:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Return the limits of the SLO that are exceeded now."""
+        """Return the limits of the SLO that are exceeded now; a stopped deployment exceeds none."""
         measured = self.measured
-        if self.slo is None or measured is None:
+        if self.slo is None or measured is None or self.record.phase == "stopped":
             return ()
         return tuple(b.text for b in breaks(self.slo, measured))
 
@@ -157,7 +162,7 @@ class _Known:
 class _Read:
     """Data read together: heartbeats of nodes, steps of changes (done, all), open decisions."""
 
-    heartbeat: tuple[tuple[str, str, float, str | None], ...]
+    heartbeat: tuple[Beat, ...]
     steps: Mapping[int, tuple[int, int]]
     decisions: tuple[Decision, ...]
     known: list[_Known] = field(default_factory=list)
@@ -175,11 +180,19 @@ class _Memory:
     parts: dict[str, _DeploymentPart] = field(default_factory=dict)
     reports: dict[tuple[str, str], tuple[float, str | None, ReportRecord]] = field(default_factory=dict)
 
-    def read(self, store: Snapshot, name: str | None = None) -> _Read:
-        """Read the new rows of all deployments, or of one; return all known data of each."""
+    def read(self, store: Snapshot, name: str | None = None, *, controlled: bool) -> _Read:
+        """Read the new rows of all deployments, or of one; return all known data of each.
+
+        ``controlled``: whether a controller acts on the store.
+        """
         records = (store.deployment(name),) if name is not None else store.deployments()
-        heartbeat = store.heartbeat()
-        keys = self._sampled(store, time.time() - RECENT)
+        heartbeat, since = store.heartbeat(), time.time() - RECENT
+        keys = self._sampled(store, since)
+        if not controlled:
+            heartbeat = tuple(
+                (own, node, at, error or (None if keys.get(own) or at > since else UNREAD))
+                for own, node, at, error in heartbeat
+            )
         self._said(store, heartbeat, {name for name, own in keys.items() if own})
         if name is None:
             names = {record.name for record in records}
@@ -204,7 +217,7 @@ class _Memory:
 
     def look(self, store: Snapshot) -> View:
         now, lease = time.time(), store.lease()
-        read = self.read(store)
+        read = self.read(store, controlled=lease is not None)
         world = _World()
         for one in read.known:
             if one.plan is not None:
@@ -225,7 +238,7 @@ class _Memory:
 
     def statuses(self, store: Snapshot, name: str | None = None) -> tuple[Status, ...]:
         lease = store.lease()
-        read = self.read(store, name)
+        read = self.read(store, name, controlled=lease is not None)
         return tuple(_status(one, read, lease.label if lease else None) for one in read.known)
 
     def _plan(self, store: Snapshot, id_: str) -> _Planned | None:
@@ -259,7 +272,7 @@ class _Memory:
                 found.setdefault(key[0], []).append(key)
         return {name: tuple(own) for name, own in found.items()}
 
-    def _said(self, store: Snapshot, beats: Iterable[tuple[str, str, float, str | None]], sampled: set[str]) -> None:
+    def _said(self, store: Snapshot, beats: Iterable[Beat], sampled: set[str]) -> None:
         """Read the last reports that no sample contains: there is none, or the node is unreachable."""
         found = {}
         for name, zone, at, error in beats:
@@ -289,10 +302,10 @@ class _Memory:
     def _progress(self, name: str, keys: tuple[Key, ...]) -> Progress:
         """Join the newest data: the last sample, and the last reports of nodes that it lacks."""
         newest = self.samples[keys[-1]].progress if keys else Progress(seconds=0.0)
-        there = {u.zone for u in newest.units}
-        for (own, zone), (_, _, report) in self.reports.items():
-            if own == name and zone not in there and report.progress is not None:
-                newest = newest.joined(report.progress)
+        there = {node_of(u.unit) for u in newest.units}
+        for (own, node), (_, error, report) in self.reports.items():
+            if own == name and node not in there and report.progress is not None:
+                newest = newest.joined(report.progress if error is None else report.progress.unreachable())
         return newest
 
 
@@ -349,7 +362,7 @@ class _World:
         for link in part.links:
             self._links.setdefault(link.link, []).append(link)
 
-    def seen_zones(self, heartbeat: Iterable[tuple[str, str, float, str | None]]) -> tuple[ZoneSeen, ...]:
+    def seen_zones(self, heartbeat: Iterable[Beat]) -> tuple[ZoneSeen, ...]:
         """Return all zones, parents first."""
         times: dict[str, float] = {}
         errors: dict[str, str] = {}
@@ -420,7 +433,7 @@ def _part(name: str, plan: _Planned, progress: Progress, seen: Window | None) ->
     rates = seen.units if seen else {}
     units, links = [], []
     for unit in dict.fromkeys((*plan.units, *said)):
-        zone = said[unit].zone if unit in said else unit.rpartition("@")[2]
+        zone = said[unit].zone if unit in said else node_of(unit)
         units.append(_unit(name, unit, zone, plan.layers.get(zone, ""), said.get(unit), rates.get(unit)))
     hosts = {
         (host.now.zone, host.now.host): HostSeen(
@@ -482,7 +495,7 @@ def _deployment(one: _Known, steps: Mapping[int, tuple[int, int]]) -> Deployment
         failed=len(progress.failed),
         rows_per_s=sum(u.rows_in for u in seen.units.values() if u.now.lag is None) if seen else None,
         latency_p95_s=max((u.latency.p95 for u in progress.units if u.latency), default=None),
-        lag=_sum(u.lag for u in progress.units),
+        lag=_sum(u.lag for u in progress.units if u.status != "unreachable"),
         dead_letters=sum(u.dead_letters for u in progress.units),
         has_slo=slo is not None,
         slo_latency_s=slo.max_latency if slo and math.isfinite(slo.max_latency) else None,
@@ -493,7 +506,7 @@ def _deployment(one: _Known, steps: Mapping[int, tuple[int, int]]) -> Deployment
 
 
 def _status(one: _Known, read: _Read, controller: str | None) -> Status:
-    record, change, measured = one.record, one.change, one.measured
+    record, change, measured, now = one.record, one.change, one.measured, time.time()
     done, steps = read.steps.get(change.id, (0, 0)) if change is not None else (0, 0)
     return Status(
         name=record.name,
@@ -505,12 +518,14 @@ def _status(one: _Known, read: _Read, controller: str | None) -> Status:
         controller=controller,
         change=None if change is None else ChangeStatus(**vars(change), done=done, steps=steps),
         slo=one.slo,
-        kept=None if one.slo is None or measured is None else not one.broken,
+        kept=None if one.slo is None or measured is None or record.phase == "stopped" else not one.broken,
         broken=one.broken,
         measured=measured,
         decisions=tuple(d for d in read.decisions if d.deployment == record.name),
         zones=tuple(
-            Heartbeat(zone=zone, at=at, error=error) for name, zone, at, error in read.heartbeat if name == record.name
+            Heartbeat(zone=zone, at=at, error=error, age_s=max(0.0, now - at))
+            for name, zone, at, error in read.heartbeat
+            if name == record.name
         ),
         units=one.progress.units,
         links=one.progress.links,

@@ -31,7 +31,7 @@ class HostSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitSeen:
-    """A unit. ``status``: from its node's report, or ``planned`` before the first report."""
+    """A unit. ``status``: from its node's report, ``planned`` before the first one, or ``unreachable``."""
 
     unit: str
     deployment: str
@@ -189,11 +189,12 @@ class ChangeStatus(Change):
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """A node's last report (seconds since 1970), and why it cannot be reached now."""
+    """A node's last report (seconds since 1970), its age, and why it cannot be reached now."""
 
     zone: str
     at: float
     error: str | None
+    age_s: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,7 +159,17 @@ class LogView(ABC):
         """Read all counters."""
         last, floor = self.tail(), self._keep.floor()
         if last is None:
-            return ChannelStats(unread={r: Backlog(position=p) for r, p in self.readers().items()})
+            # A replica that began at its original's floor counts the rows before it, as ``totals`` does.
+            return ChannelStats(
+                rows=floor.rows,
+                bytes=floor.bytes,
+                entries=floor.seq,
+                earliest=floor.seq,
+                latest=floor.seq,
+                unread={r: Backlog(position=p) for r, p in self.readers().items()},
+                dropped_rows=floor.dropped_rows,
+                frontier=floor.frontier,
+            )
         return ChannelStats(
             rows=last.total_rows,
             bytes=last.total_bytes,

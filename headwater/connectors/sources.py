@@ -117,7 +117,11 @@ def _rate(spark: SparkSession, source: RateSource, name: str | None) -> DataFram
 def _sensors(spark: SparkSession, source: SensorSource, location: str, name: str | None) -> DataFrame:
     reader: Any = spark.read if name is None else spark.readStream.name(name)
     reader = reader.format("headwater_sensors").option("location", location)
-    settings = {"seed": source.seed, "machines": source.machines, "interval": source.interval}
+    settings = {
+        "seed": source.seed,
+        "machines": source.machines,
+        "interval": source.duration(source.interval, "interval"),
+    }
     settings["rows_per_second"] = source.rows_per_second
     if source.rows is not None:
         settings["rows"] = source.rows

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headwater.core.jsonform import Unbounded
 
-Status = Literal["starting", "running", "failed", "finished", "stopped"]
+Status = Literal["starting", "running", "failed", "finished", "stopped", "unreachable"]
+"""Status of a unit; ``unreachable``: its node cannot be reached now, so it is not known."""
 Observe = Callable[[str, int, int], None]
 """Progress callback of long work: the current activity, the finished parts, the total parts."""
 
@@ -108,6 +109,15 @@ class UnitProgress:
     """When the newest executed batch began and took its input; seconds since 1970."""
 
 
+def node_of(unit: str) -> str:
+    """Return the node in a unit's id.
+
+    >>> node_of("high.1of2@s1a")
+    's1a'
+    """
+    return unit.rpartition("@")[2]
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostProgress:
     """A host as its zone's agent sees it; core seconds count since the agent started.
@@ -194,6 +204,20 @@ class Progress:
     def finished(self) -> bool:
         """Return whether every unit has finished its input."""
         return all(u.status == "finished" for u in self.units)
+
+    def unreachable(self) -> Progress:
+        """Return the last progress of a node that cannot be reached now: totals, and nothing that may have changed."""
+        return Progress(
+            seconds=self.seconds,
+            units=tuple(
+                u
+                if u.status in ("stopped", "finished")
+                else replace(u, status="unreachable", batch_ms=None, rows_per_s=None, latency=None, oldest_s=None)
+                for u in self.units
+            ),
+            links=tuple(LinkProgress(link=x.link, rows=x.rows, bytes=x.bytes) for x in self.links),
+            channels=tuple(replace(c, bytes_per_s=None, lasts_s=None, oldest_s=None) for c in self.channels),
+        )
 
     def joined(self, *others: Progress) -> Progress:
         """Merge the progress of parts of a deployment; the two ends of a link become one."""

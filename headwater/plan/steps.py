@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator
 
+from headwater.core.metrics import node_of
 from headwater.plan.diff import State
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan, Unit
@@ -27,7 +28,7 @@ class _UnitStep:
 
     @property
     def node(self) -> str:
-        return self.unit.rpartition("@")[2]
+        return node_of(self.unit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +164,7 @@ class Watch:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(u.rpartition("@")[2] for u in self.units))
+        return tuple(dict.fromkeys(map(node_of, self.units)))
 
     @property
     def node(self) -> str:

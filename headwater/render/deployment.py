@@ -25,6 +25,7 @@ _STATUS_STYLE: Mapping[str, str] = {
     "failed": "bold red",
     "finished": "cyan",
     "stopped": "dim",
+    "unreachable": "bold red",
 }
 
 
@@ -168,7 +169,9 @@ def status_view(status: Status) -> RenderableType:
     if status.links:
         parts.append(_link_table(status.links))
     parts += _buffers(status.progress)
-    parts += [Text(f"{z.zone}: {z.error}", style="red") for z in status.zones if z.error]
+    parts += [
+        Text(f"{z.zone}: {z.error}; its figures are {span(z.age_s)} old", style="red") for z in status.zones if z.error
+    ]
     parts += [Text(f"{u.unit}: {u.error}", style="red") for u in status.units if u.error]
     return Group(*parts)
 
@@ -240,7 +243,7 @@ def _unit_table(units: Iterable[UnitProgress]) -> Table:
             f"{unit.rows_in:,}",
             f"{unit.rows_out:,}",
             _number(unit.rows_per_s),
-            "-" if unit.lag is None else f"{unit.lag:,}",
+            "-" if unit.lag is None or unit.status == "unreachable" else f"{unit.lag:,}",
             "-" if unit.batch_ms is None else format_duration(unit.batch_ms / 1e3),
             format_duration(unit.latency.p95) if unit.latency else "-",
             f"{unit.dead_letters:,}",

@@ -160,11 +160,12 @@ def _unit(to: _Families, name: str, unit: UnitProgress) -> None:
     to.counter("unit_batches", "Batches that were executed, in this run.", unit.batches, **about)
     to.counter("unit_busy_seconds", "Seconds that batches took, in this run.", unit.busy_s, **about)
     to.counter("unit_cpu_seconds", "Seconds of a core that batches took, in this run.", unit.cpu_s, **about)
+    lag = None if unit.status == "unreachable" else unit.lag
     batch = None if unit.batch_ms is None else unit.batch_ms / 1e3
     to.gauge("unit_batch_seconds", "Median of the recent batches.", batch, **about)
     to.gauge("unit_state_rows", "Rows that it keeps as state.", unit.state_rows, **about)
     to.gauge("unit_state_bytes", "Bytes that it keeps as state.", unit.state_bytes, **about)
-    to.gauge("unit_lag_rows", "Rows in its input channels that it has not read.", unit.lag, **about)
+    to.gauge("unit_lag_rows", "Rows in its input channels that it has not read.", lag, **about)
     to.gauge("unit_oldest_seconds", "Age of the oldest unread row.", unit.oldest_s, **about)
     if unit.latency is not None:
         for quantile, value in (("0.5", unit.latency.p50), ("0.95", unit.latency.p95)):

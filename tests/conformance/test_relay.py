@@ -244,6 +244,21 @@ def test_a_segment_lost_at_its_origin_is_counted(zones: Zones) -> None:
     assert zones.replica.stats().lost_rows == 1
 
 
+def test_a_replica_without_an_entry_counts_the_rows_before_its_floor(tmp_path: Path) -> None:
+    source, replica = FileLog(tmp_path / "source", fsync=False), FileLog(tmp_path / "replica", fsync=False)
+    source.create()
+    source.register("other")
+    for batch in range(3):
+        source.append(table([batch]), epoch=1, batch=batch)
+    source.advance("other", 2)
+    replica.create()
+    replica.register("unit")
+    replica.begin_at(source.floor())
+    found = replica.stats()
+    assert (found.rows, found.bytes) == replica.totals(2) == source.totals(2)
+    assert found.rows - replica.totals(replica.latest())[0] == 0  # the lag of a unit that has read all of it
+
+
 def test_a_replica_takes_no_entry_out_of_turn(tmp_path: Path) -> None:
     replica = FileLog(tmp_path, fsync=False)
     replica.create()

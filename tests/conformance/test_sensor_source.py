@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from headwater.connectors.sensor_source import NAME, SensorDataSource, arrow_batches, parse_options
+from headwater.connectors.sources import source_frame
 from headwater.core.errors import SparkStumbled
+from headwater.dataflow.sources import SensorSource
 from headwater.query.query import Running
 
 OPTIONS = {"location": "L1", "seed": "11", "machines": "3", "anomaly_every": "400", "anomaly_length": "40"}
@@ -82,6 +86,13 @@ def test_batch_rows_are_the_models(source: Any) -> None:
     rows = ordered(frame.toArrow())
     assert rows.equals(expected(2000))
     assert set(rows["label"].to_pylist()) == {True, False}
+
+
+def test_a_source_of_a_dataflow_gives_these_rows(source: Any) -> None:
+    declared = SensorSource(id="s", seed=11, machines=3, interval="2 minutes", rows=5)
+    found = source_frame(source, declared, "L1", name=None).toArrow().sort_by("seq")
+    steps = found.filter(pc.equal(found["machine"], found["machine"][0]))["ts"].to_pylist()
+    assert len(found) == 5 and steps[1] - steps[0] == timedelta(minutes=2)
 
 
 def test_stream_goes_on_at_its_row_and_equals_the_batch(source: Any, tmp_path: Path) -> None:

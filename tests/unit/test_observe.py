@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -10,16 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from sqlalchemy import Engine, delete, event, insert, update
 
 from headwater.adapt.slo import SLO
 from headwater.app import observe, pools
-from headwater.app.view import UnitSeen, View
+from headwater.app.view import Status, UnitSeen, View
 from headwater.control import tables as t
 from headwater.control.notify import ChangeNotifier
 from headwater.control.store import Store
 from headwater.control.tables import NoStore
 from headwater.core.jsonform import dump
+from headwater.render.deployment import status_view
 from tests import crowd
 from tests.unit.test_reuse import TWO
 from tests.unit.test_sharing import end, flow
@@ -97,8 +101,46 @@ def test_what_a_zone_said_last_stays_and_says_why(store: Store) -> None:
     zone_seen = next(z for z in view.zones if z.name == "E1.1")
     assert zone_seen.error == "it cannot be reached" and zone_seen.heartbeat
     silent = unit_of(view, "low@E1.1")
-    assert silent.status == "running" and silent.rows_in_per_s is None  # known once, not measured now
-    assert view.controller == HOLDER
+    assert silent.status == "unreachable" and silent.rows_in_per_s is silent.latency_p95_s is None
+    assert view.deployments[0].running == 4 and view.controller == HOLDER
+    (status,) = observe.status("d0", store.where)
+    assert next(u for u in status.units if u.unit == "low@E1.1").status == "unreachable"
+    assert {link.up for link in whole.links} == {True} and {link.up for link in whole.unreachable().links} == {None}
+    text = shown(status)
+    assert "low@E1.1  E1.1  unreachable" in text
+    assert re.search(r"E1\.1: it cannot be reached; its figures are \d+ s old", text), text
+
+
+def test_without_a_controller_old_figures_are_not_shown_as_if_units_ran(store: Store) -> None:
+    crowd.fill(store, 12, 1, samples=1)
+    with store._writing() as connection:
+        connection.execute(delete(t.samples))
+        connection.execute(update(t.reports).values(at=time.time() - 600.0))
+    store.hold(HOLDER, 60.0)
+    assert {u.status for u in observe.look(store.where).units} == {"running"}  # a quiet node is not asked to repeat
+    store.release(HOLDER)
+    assert {u.status for u in observe.look(store.where).units} == {"unreachable"}
+    (status,) = observe.status("d0", store.where)
+    assert {z.error for z in status.zones} == {observe.UNREAD} and min(z.age_s for z in status.zones) >= 600.0
+    assert "its figures are 10.0 min old" in shown(status)
+    assert dump(status)["zones"][0]["age_s"] >= 600.0 and dump(status)["units"][0]["status"] == "unreachable"
+
+
+def test_a_stopped_deployment_breaks_no_slo(store: Store) -> None:
+    crowd.fill(store, 12, 1)
+    store.set_slo("d0", SLO(max_latency=0.1))
+    with store._writing() as connection:
+        connection.execute(update(t.deployments).values(phase="stopped"))
+    (one,) = observe.look(store.where).deployments
+    (status,) = observe.status("d0", store.where)
+    assert one.has_slo and one.broken == status.broken == () and status.kept is None
+    assert "broken" not in shown(status)
+
+
+def shown(status: Status) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(status_view(status))
+    return console.export_text()
 
 
 def test_units_are_planned_before_zones_speak(store: Store) -> None:

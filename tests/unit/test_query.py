@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
+import pyarrow as pa
 import pytest
 
+from headwater.agent.units import Units, Work
+from headwater.agent.watch import progress_of
 from headwater.core.errors import RuntimeFailure, Unavailable, UserCodeError
+from headwater.disk.layout import Layout
 from headwater.disk.ports import free_ports
+from headwater.disk.settings import UnitSettings
+from headwater.plan.spec import spec_of
 from headwater.query.counting import Counting, Read, Tally
 from headwater.query.failure import translated
 from headwater.query.query import BATCHES, Batch, Running, reaching_spark
+from tests.unit.changes import FIRST
 
 
 @dataclass
@@ -21,6 +29,8 @@ class Query:
     """A query that tells the progress it was given."""
 
     recentProgress: list[dict[str, Any]] = field(default_factory=list)  # noqa: N815 (Spark's name)
+    isActive: bool = True  # noqa: N815
+    runId: str = "r"  # noqa: N815
 
 
 def told(batch: int, rows: int, ms: int = 100, **more: Any) -> dict[str, Any]:
@@ -123,3 +133,37 @@ def test_headwaters_own_error_is_found_in_sparks_stack_trace() -> None:
     error = translated(trace, "out@C1")
     assert isinstance(error, UserCodeError) and error.hint == "correct the function"
     assert "the function raised ValueError: no" in error.what
+
+
+def test_no_lag_is_negative_while_rows_arrive(tmp_path: Path) -> None:
+    plan = FIRST.plan()
+    writer = spec_of(plan, next(u.id for u in plan.units if "read" in u.operators))
+    (channel,) = writer.outputs
+    reader = spec_of(plan, next(u for u in channel.consumers))
+    units = Units(Layout(tmp_path), Endpoint(tmp_path), UnitSettings(), share=True)  # type: ignore[arg-type]
+    units.prepare(writer)
+    units.prepare(reader)
+    log = units.log(writer, channel)
+
+    class Arriving(Query):
+        """A query that reads a batch which arrives when it is observed."""
+
+        @property
+        def recentProgress(self) -> list[dict[str, Any]]:  # type: ignore[override]  # noqa: N802
+            log.append(pa.table({"id": [1, 2, 3]}), epoch=writer.unit.epoch, batch=0)
+            read = {"description": "x", "endOffset": json.dumps({channel.id: log.latest()}), "numInputRows": 3}
+            return [told(0, 3, sources=[read])]
+
+    read = Work(reader, Running(object.__new__(Arriving)))
+    found = progress_of([(units, Work(writer)), (units, read)])
+    assert [u.lag for u in found.units] == [None, 0]
+    assert [u.rows_in for u in found.units] == [0, 3]
+
+
+@dataclass
+class Endpoint:
+    """A Spark that is only asked whether it runs."""
+
+    directory: Path
+    alive: bool = True
+    generation: str = "1"

@@ -16,7 +16,7 @@ EVERY = 1.0
 DRAWN = 12
 """Units of a zone that the map shows; it counts the others."""
 Seen = TypeVar("Seen", ZoneSeen, LinkSeen)
-_STATES = ("failed", "starting", "running", "planned", "finished", "stopped")
+_STATES = ("failed", "unreachable", "starting", "running", "planned", "finished", "stopped")
 
 
 @dataclass
@@ -131,12 +131,13 @@ def zone_piece(zone: ZoneSeen) -> dict[str, Any]:
 
 def unit_piece(unit: UnitSeen) -> dict[str, Any]:
     """Return the map's data of a unit."""
+    lag = f"lag {words.count(unit.lag)} rows" if unit.lag else ""
     return {
         "id": unit.unit,
         "d": unit.deployment,
         "s": unit.status,
         "r": words.rate(unit.rows_in_per_s) if unit.rows_in_per_s is not None else "",
-        "lag": f"lag {words.count(unit.lag)} rows" if unit.lag else "",
+        "lag": unit.status if unit.status == "unreachable" else lag,
     }
 
 

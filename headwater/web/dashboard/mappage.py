@@ -21,7 +21,7 @@ from headwater.web.dashboard.zonemap import ZoneMap
 
 DETAIL = 5.0
 """Seconds after which a unit's details are read again."""
-STATES = {"running": "on", "failed": "bad", "starting": "busy"}
+STATES = {"running": "on", "failed": "bad", "unreachable": "bad", "starting": "busy"}
 
 
 class MapPage:
@@ -198,6 +198,7 @@ def unit_nodes(unit: UnitSeen, detail: UnitDetail | None) -> list[Node]:
         " ",
         link(unit.deployment, address(unit.deployment)),
     ]
+    lag = None if unit.status == "unreachable" else "reads sources"
     found: list[Node] = [_head(unit.unit, *about)]
     if unit.error:
         found.append(node("p", unit.error, cls="hw-bad"))
@@ -206,7 +207,7 @@ def unit_nodes(unit: UnitSeen, detail: UnitDetail | None) -> list[Node]:
             [
                 ("Rows in", words.rate(unit.rows_in_per_s)),
                 ("Rows out", words.rate(unit.rows_out_per_s)),
-                ("Lag", "reads sources" if unit.lag is None else f"{words.count(unit.lag)} rows"),
+                ("Lag", lag if unit.lag is None or lag is None else f"{words.count(unit.lag)} rows"),
                 ("Latency p50", words.span(unit.latency_p50_s)),
                 ("Latency p95", words.span(unit.latency_p95_s)),
                 ("Busy", words.percent(unit.busy)),
