@@ -418,7 +418,7 @@ class NodeTasks:
             _LOG.warning("Spark had ended and was started again: %s", endpoint.directory)
         if self._own is not None:
             self._own.lose_ended()
-        self.publish_watermarks()
+        self.advance_time()
         now = time.monotonic()
         with self._lock:
             tasks = tuple(self._tasks.values())
@@ -433,11 +433,12 @@ class NodeTasks:
                 self._meters.note(channel.id, units.log(work.spec, channel).stats(), now)
                 self._warn(channel.id, now)
 
-    def publish_watermarks(self) -> None:
-        """Let idle units write the watermark that their last rows led to."""
+    def advance_time(self) -> None:
+        """Let idle units write the watermark that their last rows led to; let idle inputs hold back none."""
         if (units := self._own) is not None:
             for work in units.all():
                 if work.running is not None and not work.finished:
+                    units.lift_idle(work)
                     units.publish_watermark(work)
 
     @contextlib.contextmanager

@@ -11,18 +11,21 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headwater.agent.idleness import IdleInputs, InputSeen
 from headwater.channels.base import AGAIN_AFTER
 from headwater.channels.channelspec import is_copied, member_spec, register
 from headwater.channels.filelog import FileLog
+from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.dataflow import sources
-from headwater.disk.checkpoint import begin_run, newest_batch, positions, sweep_torn
+from headwater.disk.checkpoint import advances_watermark, begin_run, newest_batch, positions, sweep_torn
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
@@ -31,7 +34,6 @@ from headwater.plan.model import Channel, Unit
 from headwater.plan.spec import UnitSpec
 from headwater.query.counting import Tally
 from headwater.query.failure import failure_of, in_zone
-from headwater.query.ingest import has_read
 from headwater.query.query import Running, reaching_spark, running_query
 from headwater.query.unit import (
     BEGINNING_OF_TIME,
@@ -39,6 +41,7 @@ from headwater.query.unit import (
     WATERMARK,
     CompiledUnit,
     UnitCompiler,
+    lift_file,
     tracking_of,
 )
 from headwater.query.writer import sink_config
@@ -64,6 +67,7 @@ class Work:
     late_before: int = 0
     last_batch: int = -1
     """The newest batch that ``publish_watermark`` has seen idle."""
+    idle: IdleInputs = field(default_factory=IdleInputs)
 
     @property
     def unit(self) -> Unit:
@@ -383,12 +387,46 @@ class Units:
             if time.time() - (checkpoint / "commits" / str(newest)).stat().st_mtime < AGAIN_AFTER:
                 return
             work.last_batch = newest
-            if not has_read(checkpoint, newest):
-                return
-            control = self.layout.control(spec.unit)
-            for old in sorted(control.glob("again-*.json"), key=lambda f: f.stat().st_mtime)[:-_AGAIN_KEPT]:
-                old.unlink()
-            write_atomically(control / f"again-{newest}.json", json.dumps({WATERMARK: BEGINNING_OF_TIME}))
+            if advances_watermark(checkpoint, newest):
+                self._signal(work, "again-*", f"again-{newest}", BEGINNING_OF_TIME)
+
+    def lift_idle(self, work: Work) -> None:
+        """Let idle inputs no longer hold back a unit's event time; see ``idleness``."""
+        spec, running = work.spec, self._running(work)
+        own = {i.name: i for i in running.tally.counting.inputs}
+        spans = [i.idle_after for i in own.values()]
+        spans += [c.event_time.idle_after for c in spec.inputs if c.event_time is not None]
+        if not spec.needs_watermark or not work.idle.is_due(spans):
+            return
+        checkpoint = self.layout.checkpoint(spec.unit)
+        newest = newest_batch(checkpoint / "commits")
+        if newest < newest_batch(checkpoint / "offsets"):
+            return
+        running.observe()
+        if running.last_batch < newest and running.done:
+            return  # the newest batch may have brought rows
+        inputs: list[InputSeen] = list(work.idle.of_reads(running))
+        for channel in spec.inputs:
+            log = self.log(spec, channel)
+            read = work.has_read(channel, log, log.latest())
+            if (seen := work.idle.of_channel(channel, log, read=read)) is not None:
+                inputs.append(seen)
+        lifts = work.idle.lifts(inputs)
+        for name, lift in lifts.items():
+            if name in own:
+                at = datetime.fromtimestamp(work.idle.row_time(own[name], lift) / 1_000_000, UTC).isoformat()
+                self._signal(work, lift_file(own[name], "*"), lift_file(own[name], lift), at)
+        for operator in {c.operator for c in spec.inputs}:
+            of = {c.id: lifts[c.id] for c in spec.inputs if c.operator == operator and c.id in lifts}
+            if of:
+                write_lifts(self.layout.members(spec.unit, operator), of)
+
+    def _signal(self, work: Work, like: str, name: str, event_time: str) -> None:
+        """Give a unit's query a row with an event time in its control directory; delete old rows of the same kind."""
+        control = self.layout.control(work.unit)
+        for old in sorted(control.glob(f"{like}.json"), key=lambda f: f.stat().st_mtime)[:-_AGAIN_KEPT]:
+            old.unlink()
+        write_atomically(control / f"{name}.json", json.dumps({WATERMARK: event_time}))
 
     # ------------------------------------------------------------ the end of input
 
@@ -401,7 +439,7 @@ class Units:
         if not self._ended(work, stop) or not self._used_up(work, running, stop):
             return False
         if work.controlled:
-            write_atomically(self.layout.control(work.unit) / "end.json", json.dumps({WATERMARK: END_OF_TIME}))
+            self._signal(work, "end", "end", END_OF_TIME)
             if not self._settled(work, running, stop):
                 return False
         running.stop()

@@ -165,6 +165,7 @@ def _unit(
         batch_ms=running.batch_ms if running else None,
         rows_per_s=running.rows_per_s if running else None,
         watermark=running.watermark if running else None,
+        idle=work.idle.locations if status == "running" else (),
         error=error,
         run=str(running.query.runId) if running else None,
         latency=tracking.latency(now),

@@ -186,12 +186,12 @@ class LocalRun:
             self._agent.end(units=True)
 
     def look(self) -> None:
-        """Restart units that failed by an error of Spark itself; let idle ones publish their watermark."""
+        """Restart units that failed by an error of Spark itself; let event time advance in idle ones."""
         if self._deployed is not None and not self._stopped:
             self._need_spark()
             for unit in self.plan.units:
                 self._mend(unit)
-            self._deployed.publish_watermarks()
+            self._deployed.advance_time()
 
     def _mend(self, unit: Unit) -> bool:
         """Restart a unit if its failure came from Spark itself; return whether it runs now."""

@@ -473,6 +473,7 @@ def _unit(name: str, unit: str, zone: str, layer: str, said: UnitProgress | None
         dead_letters=said.dead_letters,
         late_rows=said.late_rows,
         watermark=said.watermark,
+        idle=said.idle,
         error=said.error,
     )
 

@@ -52,6 +52,7 @@ class UnitSeen:
     dead_letters: int = 0
     late_rows: int = 0
     watermark: str | None = None
+    idle: tuple[str, ...] = ()
     error: str | None = None
 
 

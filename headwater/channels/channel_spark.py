@@ -3,16 +3,16 @@
 Options of ``headwater_channel``: ``members`` (JSON file, see Members), ``reader`` (id under
 which every log keeps what is unread), ``schema`` (DDL), ``punctuate``, ``max_rows_per_batch``
 (soft: every log with new entries gives at least one), ``parallelism`` (maximum tasks per batch),
-``on_corrupt``, ``at_once``, ``again``.
+``on_corrupt``, ``at_once``, ``again``, ``lifted`` (idle channels may be lifted).
 
 With ``at_once`` a query runs a batch when it starts even where there is nothing to read: its operators
 emit pending results, and the first rows find it warm. One more entry in the offset marks that batch. With ``again``
 it also runs such a batch when there has been nothing to read for a second: the batch carries the watermark that the
 last rows led to.
 
-An offset is ``{writer: position}``. A batch's rows and its punctuation depend on its start and
-end offset alone, so a replay gives the same rows. For that reason the punctuation uses the
-writers named in ``end`` and not the current members.
+An offset is ``{writer: position}``, with the lifts of idle writers (see ``lifts``). A batch's rows and its
+punctuation depend on its start and end offset alone, so a replay gives the same rows. For that reason the
+punctuation uses the writers named in ``end`` and not the current members.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from pyspark.sql.streaming.datasource import (
 from headwater.channels.arrival import arrival_of, record_arrival
 from headwater.channels.base import AGAIN_AFTER, OnCorrupt
 from headwater.channels.entry import Entry
+from headwater.channels.lifts import lifts_in, offset_of, raised, read_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
 from headwater.channels.segments import Segment, conform, normal_schema
@@ -81,6 +82,7 @@ class ChannelSource(DataSource):
             parallelism=max(1, int(self.options.get("parallelism") or 1)),
             at_once=self._is_set("at_once"),
             again=self._is_set("again"),
+            lifted=self._is_set("lifted"),
         )
 
     def _punctuate(self) -> bool:
@@ -196,6 +198,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parallelism: int,
         at_once: bool = False,
         again: bool = False,
+        lifted: bool = False,
     ) -> None:
         self._members = members
         self._schema = schema
@@ -205,6 +208,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offset | None = None
         self._begun = not at_once
         self._again = again
+        self._lifted = lifted
         self._moved = -math.inf
 
     # -- planning (one process for as long as the query runs) ----------------------------------
@@ -229,9 +233,10 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             newest = {w: min(to, self._target[w]) for w, to in newest.items() if w in self._target}
         if isinstance(limit, ReadMaxRows):
             newest = self._limited(at, newest, limit.max_rows)
-        if newest != at:
+        lifts = self._lifts(start, newest)
+        if newest != at or lifts != lifts_in(start):
             self._begun, self._moved = not self._again, time.monotonic()
-            return newest
+            return {**newest, **offset_of(lifts)}
         if self._begun or time.monotonic() - self._moved < AGAIN_AFTER:
             return start
         self._begun = True
@@ -248,6 +253,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Share the entries between two offsets among tasks."""
         planned = end
+        watermark = self._new_watermark(start, end) if self._punctuate else None
         start, end = _read(start), _read(end)
         entries = {writer: self._entries(writer, start, to) for writer, to in sorted(end.items())}
         if start != end:
@@ -255,7 +261,6 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             record_arrival(Path(self._members.file), planned, arrival_of(every))
         segments = [self._segments(writer, own) for writer, own in entries.items()]
         groups = share([p for p in segments if p], self._parallelism)
-        watermark = self._new_watermark(start, end) if self._punctuate else None
         if watermark is not None and not groups:
             groups = [()]
         return [LogPartition(g, watermark if i == 0 else None) for i, g in enumerate(groups)]
@@ -277,6 +282,13 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if log is not None and position < log.latest():
                 newest[writer] = log.latest()  # removed from the members: read the rest
         return newest
+
+    def _lifts(self, start: Offset, newest: Offset) -> dict[str, int]:
+        """Return the lifts of the next batch, for writers that it reads."""
+        if not self._lifted:
+            return {}
+        lifts = raised(lifts_in(start), read_lifts(Path(self._members.file)))
+        return {writer: lift for writer, lift in lifts.items() if writer in newest}
 
     def _check_reach(self, writer: str, position: int, newest: int) -> None:
         if position > newest:
@@ -338,14 +350,16 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return new if new is not None and (old is None or new > old) else None
 
     def _watermark(self, offset: Offset) -> int | None:
-        """Return the least frontier of all writers in an offset; None unless all have one."""
+        """Return the least frontier of all writers in an offset, lifts included; None unless all have one."""
         least: int | None = None
-        for writer, position in offset.items():
+        lifts = lifts_in(offset)
+        for writer, position in _read(offset).items():
             log = self._members.log(writer)
             frontier = log.frontier(position) if log is not None else None
-            if frontier is None:
+            known = [time for time in (frontier, lifts.get(writer)) if time is not None]
+            if not known:
                 return None
-            least = frontier if least is None else min(least, frontier)
+            least = max(known) if least is None else min(least, max(known))
         return least
 
     def _log(self, writer: str) -> Log:
@@ -397,8 +411,9 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _read(offset: Offset) -> Offset:
-    """Return an offset's positions, without the mark of a start."""
-    return {writer: position for writer, position in offset.items() if writer != BEGUN}
+    """Return an offset's positions, without the mark of a start and without lifts."""
+    others = {BEGUN, *offset_of(lifts_in(offset))}
+    return {writer: position for writer, position in offset.items() if writer not in others}
 
 
 def _types(schema: pa.Schema) -> str:

@@ -87,6 +87,8 @@ class UnitProgress:
     """Median of the recent batches that had rows."""
     rows_per_s: float | None = None
     watermark: str | None = None
+    idle: tuple[str, ...] = ()
+    """Locations, and nodes, without new rows, that its event time does not wait for."""
     error: str | None = None
     run: str | None = None
     """Identifies one run of its query: it changes when the unit restarts."""

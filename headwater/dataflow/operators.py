@@ -8,14 +8,14 @@ raises DataflowError. Every other operation of the fluent API is composed of the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from headwater.core.errors import DataflowError, HeadwaterError
 from headwater.core.quantity import parse_duration
 from headwater.core.requirement import Requirement
 from headwater.dataflow.function import PythonFunction
-from headwater.dataflow.types import EventTime, StreamType, is_time
+from headwater.dataflow.types import EventTime, StreamType, idle_together, is_time
 from headwater.sql.expressions import check, check_condition
 from headwater.sql.schema import ArrayType, Column, DataType, Schema
 
@@ -68,7 +68,7 @@ class Operator:
         """Parse a duration setting into seconds."""
         try:
             return parse_duration(text)
-        except HeadwaterError as error:
+        except (HeadwaterError, TypeError) as error:
             raise self.error(f"{name} is not a duration: {text!r}", "write it as '30 seconds'") from error
 
     def partition_keys(self) -> tuple[str, ...] | None:
@@ -142,7 +142,7 @@ class Select(Operator):
         time = source.event_time
         if time is not None:
             name_now = kept.get(time.column.lower())
-            time = EventTime(name_now, time.delay) if name_now else None
+            time = replace(time, column=name_now) if name_now else None
         located = frozenset(kept[c.lower()] for c in source.located_by if c.lower() in kept)
         return StreamType(checked_schema(self, columns), event_time=time, located_by=located)
 
@@ -208,7 +208,8 @@ class Union(Operator):
                     f"the streams have different event-time columns: {', '.join(sorted(columns))}",
                     "give the event time the same name on every input before with_watermark",
                 )
-            time = EventTime(times[0].column, max(t.delay for t in times if t))  # type: ignore[union-attr]
+            known = [t for t in times if t is not None]
+            time = EventTime(known[0].column, max(t.delay for t in known), idle_together(known))
         located = frozenset.intersection(*(t.located_by for t in inputs))
         return StreamType(first.schema, event_time=time, located_by=located)
 
@@ -245,12 +246,21 @@ class Transform(Operator):
 
 @dataclass(frozen=True, kw_only=True)
 class Watermark(Operator):
-    """Declare the event-time column and how much later than the newest row a row may arrive."""
+    """Declare the event-time column and how much later than the newest row a row may arrive.
+
+    ``idle_after``: how long a location without rows holds back the others; None: until it has rows, or has ended.
+    """
 
     kind: ClassVar[str] = "watermark"
     shown: ClassVar[tuple[str, ...]] = ("column", "delay")
     column: str
     delay: str
+    idle_after: str | None = None
+
+    def config(self) -> dict[str, Any]:
+        # Without idleness the operator has the key of dataflows that were written before there was one.
+        settings = super().config()
+        return settings if self.idle_after is not None else {k: v for k, v in settings.items() if k != "idle_after"}
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs
@@ -266,8 +276,13 @@ class Watermark(Operator):
                 f"select to_timestamp({self.column}) AS {self.column} first",
             )
         seconds = self.duration(self.delay, "the watermark's delay")
+        idle = None if self.idle_after is None else self.duration(self.idle_after, "idle_after")
+        if idle is not None and idle <= 0:
+            raise self.error(
+                f"idle_after is not positive: {self.idle_after!r}", "write it as '5 minutes', or leave it out"
+            )
         (name,) = column.columns
-        return StreamType(source.schema, EventTime(name, seconds), source.located_by)
+        return StreamType(source.schema, EventTime(name, seconds, idle), source.located_by)
 
     def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
         return {**self.config(), "column": column_named(self, self.column, inputs[0].schema)}

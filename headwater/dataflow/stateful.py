@@ -14,7 +14,7 @@ from headwater.dataflow.operators import (
     opaque_output,
     require_deterministic,
 )
-from headwater.dataflow.types import EventTime, StreamType, is_time
+from headwater.dataflow.types import EventTime, StreamType, idle_together, is_time
 from headwater.sql.expressions import check_aggregate
 from headwater.sql.rewrite import row_aggregates
 from headwater.sql.schema import Column, DataType
@@ -88,7 +88,7 @@ class Aggregate(Operator):
                 )
             name = self._check_window(self.window)
             columns.append(Column(name, WINDOW_TYPE))
-            out = EventTime(name, 0.0)
+            out = EventTime(name, 0.0, time.idle_after)
         columns += [source.schema.column(self._key(k, source)) for k in self.keys]
         columns += aggregate_columns(self, self.aggregates, source)
         located = frozenset(k for k in self.keys if k.lower() in {c.lower() for c in source.located_by})
@@ -206,7 +206,8 @@ class Join(Operator):
         delay = max(left.event_time.delay, right.event_time.delay) + max(abs(low), abs(high))
         located = frozenset(k for k in left.located_by if k.lower() in keys and k in right.located_by)
         schema = checked_schema(self, [*left.schema.columns, *rest])
-        return StreamType(schema, EventTime(left.event_time.column, delay), located)
+        idle = idle_together((left.event_time, right.event_time))
+        return StreamType(schema, EventTime(left.event_time.column, delay, idle), located)
 
     def partition_keys(self) -> tuple[str, ...] | None:
         return self.on

@@ -172,9 +172,13 @@ class Stream(habits.NameGuard):
 
     # ------------------------------------------------------------ stateful
 
-    def with_watermark(self, column: str, delay: str) -> Stream:
-        """Declare the event-time column, and how late a row may arrive after the newest."""
-        return self._then(ops.Watermark, column=column, delay=delay)
+    def with_watermark(self, column: str, delay: str, *, idle_after: str | None = None) -> Stream:
+        """Declare the event-time column, and how late a row may arrive after the newest.
+
+        A location without rows for ``idle_after`` ("5 minutes") no longer holds back the event time of the others;
+        rows that it sends later may be late. Without it, a location holds back the others until it has rows.
+        """
+        return self._then(ops.Watermark, column=column, delay=delay, idle_after=idle_after)
 
     def group_by(self, *keys: str | stateful.TimeWindow | stateful.SessionWindow) -> Grouped:
         """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``."""

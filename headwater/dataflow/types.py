@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,10 +13,14 @@ from headwater.sql.schema import DataType, Schema
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """The event-time column, and by how many seconds a row may be late."""
+    """The event-time column, and by how many seconds a row may be late.
+
+    ``idle_after``: seconds without rows after which a location no longer holds back the others; None: it always does.
+    """
 
     column: str
     delay: float
+    idle_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,13 @@ class StreamType:
 def stream_type(type_: StreamType) -> tuple[str, str | None]:
     """Return the part of a stream's type that a reader needs: its columns, and the event-time column."""
     return type_.schema.text, type_.event_time.column if type_.event_time else None
+
+
+def idle_together(times: Iterable[EventTime]) -> float | None:
+    """Return after how many seconds several streams together are idle; None if one of them never is."""
+    spans = [time.idle_after for time in times]
+    known = [span for span in spans if span is not None]
+    return max(known) if known and len(known) == len(spans) else None
 
 
 def is_time(type_: DataType) -> bool:

@@ -196,6 +196,16 @@ def positions(checkpoint: Path) -> dict[str, int]:
     return found
 
 
+def advances_watermark(checkpoint: Path, batch: int) -> bool:
+    """Return whether a committed batch has advanced the watermark: only the next batch is planned with it.
+
+    Raise FileNotFoundError for a batch that Spark has forgotten.
+    """
+    planned = json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[1])
+    committed = json.loads((checkpoint / "commits" / str(batch)).read_text().splitlines()[1])
+    return int(committed.get("nextBatchWatermarkMs", 0)) > int(planned.get("batchWatermarkMs", 0))
+
+
 def sweep_torn(directory: Path) -> None:
     """Delete files that a killed query left half written in its logs of offsets and commits.
 

@@ -86,6 +86,12 @@ class UnitSpec:
         return found
 
     @cached_property
+    def needs_watermark(self) -> bool:
+        """Whether Spark must track event time: for state, or for the frontier of later units."""
+        timed = any(c.event_time is not None for c in self.outputs)
+        return is_stateful(self.flow, self.unit) or (timed and not self.direct_time)
+
+    @cached_property
     def digest(self) -> str:
         """The id of the spec: a hash of its content."""
         text = json.dumps(dump(self), sort_keys=True, separators=(",", ":"))

@@ -21,6 +21,7 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 
 _KEEPS_ROWS = (ops.Select, ops.Watermark, ops.Union, Sink)
+_TIME = "time "
 TAGS = "tags"
 """Name of the observation that counts the rows of each sink writer: ``c0``, ``c1`` and so on, by tag."""
 
@@ -38,18 +39,40 @@ class Read:
     counts: bool = True
 
 
+@dataclass(frozen=True)
+class WatermarkInput:
+    """An input whose event time advances by itself, without channels: its ``reads``, and its watermark's delay.
+
+    ``name`` is that of its observed event time and of its control files. ``location``: where it is read, or its
+    operator. Times in seconds.
+    """
+
+    name: str
+    location: str
+    reads: tuple[int, ...]
+    delay: float
+    idle_after: float | None
+
+
 @dataclass
 class Counting:
     """The counters of a query.
 
     ``observed``: operators whose output rows are observed. ``rejects``: source and location whose malformed
     records are observed. ``outputs``: operators that give rows to the sink, by tag; none where it has no counters.
+    ``inputs``: whose event time is observed, where some input may be idle.
     """
 
     reads: list[Read] = field(default_factory=list)
     observed: list[str] = field(default_factory=list)
     rejects: list[tuple[str, str]] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    inputs: list[WatermarkInput] = field(default_factory=list)
+
+
+def time_of(input_: str) -> str:
+    """Name the observation of the newest event time of an input."""
+    return f"{_TIME}{input_}"
 
 
 def rows_of(operator: str, part: int = 0) -> str:
@@ -101,15 +124,22 @@ def completed(flow: Graph, operators: Collection[str], known: Mapping[str, int])
 
 
 class Tally:
-    """Sums of the rows in a query's progress since it was started."""
+    """Sums of the rows in a query's progress since it was started.
+
+    ``times``: the newest event time of each of its ``inputs``, in microseconds. ``heard``: when the last batch with
+    rows of a read ended, in seconds since 1970.
+    """
 
     def __init__(self, counting: Counting, rows: Mapping[str, int] | None = None) -> None:
         self.counting = counting
         self.rows: Counter[str] = Counter(rows or {})
+        self.times: dict[str, int] = {}
+        self.heard: dict[int, float] = {}
 
-    def take(self, progress: Mapping[str, Any]) -> None:
-        """Add a batch's progress."""
+    def take(self, progress: Mapping[str, Any], ended: float) -> None:
+        """Add the progress of a batch that has ``ended``, in seconds since 1970."""
         sources = progress["sources"]
+        self.heard |= {n: ended for n, source in enumerate(sources) if source["numInputRows"]}
         if len(sources) == len(self.counting.reads):
             for number, source in enumerate(sources):
                 self.rows[f"read {number}"] += int(source["numInputRows"] or 0)
@@ -118,7 +148,11 @@ class Tally:
             self.rows["written"] += int(written)
         for name, row in (progress.get("observedMetrics") or {}).items():
             values = list(row[0])
-            if name == TAGS:
+            if name.startswith(_TIME):
+                if values[0] is not None:
+                    input_ = name.removeprefix(_TIME)
+                    self.times[input_] = max(int(values[0]), self.times.get(input_, int(values[0])))
+            elif name == TAGS:
                 self.rows.update({f"tag {n}": int(value) for n, value in enumerate(values)})
             else:
                 whole = name.rpartition(" ")[0] if name.startswith("rows ") and name.count(" ") > 1 else name

@@ -107,13 +107,6 @@ def sources_at(text: str) -> dict[str, str]:
     return {name: offset for name, colon, offset in parts if colon}
 
 
-def has_read(checkpoint: Path, batch: int) -> bool:
-    """Return whether a batch has read rows, of a source or a channel; raise FileNotFoundError where it is forgotten."""
-    offsets = checkpoint / "offsets"
-    before = sources_at((offsets / str(batch - 1)).read_text()) if batch else {}
-    return bool(moved(before, sources_at((offsets / str(batch)).read_text())))
-
-
 def moved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
     """Return begin and end offset of each source that has advanced; None begins the first batch."""
     return {

@@ -146,12 +146,13 @@ class Running:
         self.last_batch = batch
         rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
         took = float(progress["durationMs"].get("triggerExecution", 0))
-        self.batches.append(Batch(batch, _epoch(progress["timestamp"]), took / 1000, rows))
+        begun = _epoch(progress["timestamp"])
+        self.batches.append(Batch(batch, begun, took / 1000, rows))
         self.busy_s += took / 1000
         self.done += 1
         self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in progress["stateOperators"])
         self.state_bytes = sum(_bytes(o) for o in progress["stateOperators"])
-        self.tally.take(progress)
+        self.tally.take(progress, begun + took / 1000)
         for number, source in enumerate(progress["sources"]):
             self._take(number, source)
         self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"])

@@ -43,7 +43,7 @@ from headwater.plan.onepass import one_pass, steps
 from headwater.plan.spec import UnitSpec
 from headwater.query import compile
 from headwater.query.corrupt import DEAD, GOOD, PASSED, past, read_whole
-from headwater.query.counting import TAGS, Counting, Read, points, rejects_of, rows_of
+from headwater.query.counting import TAGS, Counting, Read, WatermarkInput, points, rejects_of, rows_of, time_of
 from headwater.query.fanout import tagged
 from headwater.query.ingest import Inputs
 from headwater.query.latency import LatencyTracking
@@ -68,6 +68,11 @@ class CompiledUnit:
     """How often it reads each of its sources."""
     counting: Counting
     """Counters of its operators' rows."""
+
+
+def lift_file(input_: WatermarkInput, lift: int | str) -> str:
+    """Name the file, without its suffix, that lifts an idle input up to an event time in microseconds."""
+    return f"lift-{input_.name}-{lift}"
 
 
 def source_name(text: str) -> str:
@@ -118,6 +123,8 @@ class UnitCompiler:
         self._counting = Counting()
         self._served = one_pass(spec.flow, spec.unit.operators)
         self._points = self._to_observe() if measure else frozenset()
+        times = (spec.flow.types[i].event_time for i in (*spec.flow.given, *spec.unit.operators))
+        self._may_idle = any(time is not None and time.idle_after is not None for time in times)
 
     def compile(self) -> CompiledUnit:
         """Compile inputs, operators and outputs."""
@@ -128,7 +135,7 @@ class UnitCompiler:
         else:
             frame, sink_writers, sink = *self._routed(), None
             self._counting.outputs = list(outputs)
-        counting = self._counting if self._measure else Counting()
+        counting = self._counting if self._measure else Counting(inputs=self._counting.inputs)
         return CompiledUnit(frame, tuple(sink_writers), sink, self._controlled, self._scans(), counting)
 
     def _scans_of_pass(self) -> set[str]:
@@ -203,7 +210,11 @@ class UnitCompiler:
         if isinstance(operator, sources.Source):
             return _united(self._read_parts(operator))
         if isinstance(operator, ops.Watermark):
-            return _united(self._watermark(operator, f) for f in self._by_read(operator.inputs[0]))
+            parts, begin = [], len(self._counting.reads)
+            for part in self._by_read(operator.inputs[0]):
+                parts.append(self._watermark(operator, part, begin))
+                begin = len(self._counting.reads)
+            return _united(parts)
         frames = [self._frame(i) for i in operator.inputs]
         types = [self._flow.types[i] for i in operator.inputs]
         made = compile.apply(operator, frames, types, streaming=True)
@@ -272,6 +283,7 @@ class UnitCompiler:
             .option("punctuate", str(punctuate).lower())
             .option("at_once", "true")
             .option("again", str(punctuate and not self._needs_state()).lower())
+            .option("lifted", str(punctuate and self._may_idle).lower())
         )
         if "max_rows_per_batch" in self._channel:
             reader = reader.option("max_rows_per_batch", str(self._channel["max_rows_per_batch"]))
@@ -283,19 +295,28 @@ class UnitCompiler:
             frame = frame.where(f"pmod(xxhash64(`{part.column}`), {part.count}) = {part.index}")
         return frame
 
-    def _watermark(self, operator: ops.Watermark, frame: DataFrame, also: tuple[str, ...] = ()) -> DataFrame:
-        """Take the watermark from the rows' own event time, and from the signal that the input has ended.
+    def _watermark(
+        self, operator: ops.Watermark, frame: DataFrame, begin: int, also: tuple[str, ...] = ()
+    ) -> DataFrame:
+        """Take the watermark from the rows' own event time, and from the signals in the control directory.
 
-        ``also``: columns beside those of the stream.
+        ``begin``: the number of the first read that the frame comes from. ``also``: columns beside those of the stream.
         """
-        if not self._needs_watermark():
+        if not self._spec.needs_watermark:
             return frame
         self._controlled = True
         directory = self._layout.control(self._unit)
         directory.mkdir(parents=True, exist_ok=True)
+        files = "end,again-*"
+        if self._may_idle:
+            input_ = self._watermark_input(operator, begin)
+            newest = F.max(F.unix_micros(F.col(f"`{operator.column}`")))
+            frame = frame.observe(time_of(input_.name), newest.alias("newest"))
+            files += f",{lift_file(input_, '*')}"
         end = (
             self._spark.readStream.name(source_name(f"e_{self._spec.tags[operator.id]}{self._again(operator.id)}"))
             .schema(f"`{WATERMARK}` timestamp")
+            .option("pathGlobFilter", f"{{{files}}}.json")
             .json(str(directory))
         )
         self._counting.reads.append(Read(operator.id, counts=False))
@@ -304,6 +325,21 @@ class UnitCompiler:
         type_ = self._flow.types[operator.id]
         delay = compile.span(operator.duration(operator.delay, "delay"))
         return self._timed(both, type_, delay, also)
+
+    def _watermark_input(self, operator: ops.Watermark, begin: int) -> WatermarkInput:
+        """Describe the input that the watermark's frame comes from."""
+        reads = range(begin, len(self._counting.reads))
+        first = self._counting.reads[begin]
+        location = first.location or first.operator
+        time = self._flow.types[operator.id].event_time
+        assert time is not None
+        name = source_name(f"{operator.id}_{first.operator}_{location}")
+        known = {i.name for i in self._counting.inputs}
+        while name in known:  # a stream that is read again, behind the same watermark
+            name += "_"
+        input_ = WatermarkInput(name, location, tuple(reads), time.delay, time.idle_after)
+        self._counting.inputs.append(input_)
+        return input_
 
     def _timed(self, frame: DataFrame, type_: StreamType, delay: str, also: tuple[str, ...] = ()) -> DataFrame:
         """Take the watermark from ``__wm``, drop punctuation, and mark the event-time column for Spark.
@@ -323,14 +359,7 @@ class UnitCompiler:
 
     def _punctuated(self, type_: StreamType) -> bool:
         """Return whether the rows of a channel come with punctuation."""
-        return type_.event_time is not None and self._needs_watermark()
-
-    def _needs_watermark(self) -> bool:
-        """Return whether Spark must track event time: for state, or for the frontier of later units."""
-        if self._needs_state():
-            return True
-        timed = any(c.event_time is not None for c in self._spec.outputs)
-        return timed and not self._direct_time()
+        return type_.event_time is not None and self._spec.needs_watermark
 
     # ------------------------------------------------------------ outputs
 
@@ -406,12 +435,13 @@ class UnitCompiler:
         assert self._served is not None
         # The steps up to the watermark are taken for each location by itself, as in ``_by_read``.
         timed = next((n + 1 for n, step in enumerate(way) if isinstance(step, ops.Watermark)), 0)
-        parts = []
+        parts, begin = [], len(self._counting.reads)
         for number, (location, raw) in enumerate(self._raw_sources(source)):
             part = read_whole(raw, source, location)
             for step in way[:timed]:
-                part = self._step(step, part, number)
+                part = self._step(step, part, number, begin)
             parts.append(part)
+            begin = len(self._counting.reads)
         frame = _united(parts)
         for step in way[timed:]:
             frame = self._step(step, frame)
@@ -423,10 +453,10 @@ class UnitCompiler:
             routed = self._rejected(routed, source, str(place))
         return routed
 
-    def _step(self, step: ops.Operator, frame: DataFrame, number: int = 0) -> DataFrame:
+    def _step(self, step: ops.Operator, frame: DataFrame, number: int = 0, begin: int = 0) -> DataFrame:
         """Take an operator's step with the rows of one read, past malformed records."""
         if isinstance(step, ops.Watermark):
-            frame = self._watermark(step, frame, also=(CORRUPT, DEAD))
+            frame = self._watermark(step, frame, begin, also=(CORRUPT, DEAD))
         elif not isinstance(step, Sink):
             frame = past(step, frame)
         if step.id not in self._points:

@@ -168,6 +168,7 @@ def status_view(status: Status) -> RenderableType:
         parts.append(_unit_table(status.units))
     if status.links:
         parts.append(_link_table(status.links))
+    parts += _idle(status.units)
     parts += _buffers(status.progress)
     parts += [
         Text(f"{z.zone}: {z.error}; its figures are {span(z.age_s)} old", style="red") for z in status.zones if z.error
@@ -216,6 +217,7 @@ def progress_view(progress: Progress, *, title: str) -> RenderableType:
     ]
     if progress.links:
         parts.append(_link_table(progress.links))
+    parts += _idle(progress.units)
     parts += _buffers(progress)
     lost = [c for c in progress.channels if c.dropped or c.lost]
     for channel in lost:
@@ -250,6 +252,14 @@ def _unit_table(units: Iterable[UnitProgress]) -> Table:
             f"{unit.late_rows:,}",
         )
     return table
+
+
+def _idle(units: Iterable[UnitProgress]) -> Iterator[Text]:
+    """Name the locations and zones that are left out of a unit's event time."""
+    for unit in units:
+        if unit.idle:
+            names = ", ".join(unit.idle)
+            yield Text(f"{unit.unit}: {names} idle, left out of its event time", style="yellow")
 
 
 def _buffers(progress: Progress) -> Iterator[Text]:

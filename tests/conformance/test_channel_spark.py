@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from headwater.channels.arrival import Arrival, recorded_arrival
 from headwater.channels.base import END
 from headwater.channels.channel_spark import ChannelReader, ChannelSource, LogSegment, share
+from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import open_log
 from headwater.channels.segments import Segment
@@ -126,6 +127,31 @@ def test_punctuation_is_the_slowest_members_frontier(site: Site) -> None:
     for (_, marks), start, end in zip(steps, offsets, offsets[1:], strict=False):
         assert rows_of(site.reader(punctuate=True), start, end)[1] == marks
     assert rows_of(reader, offsets[0], offsets[-1]) == ([10, 20, 30, 3, 2, 15], [END // 1_000_000])
+
+
+def test_an_idle_member_is_lifted(site: Site) -> None:
+    fast, slow = site.log("fast"), site.log("slow")
+    site.list("fast", "slow")
+    reader = site.reader(punctuate=True, lifted=True)
+    steps: list[tuple[Callable[[], object], list[int]]] = [
+        (lambda: fast.append(table([10]), epoch=1, batch=0), []),
+        (lambda: write_lifts(site.members, {"slow": 8_000_000}), [8]),
+        (lambda: fast.append(table([20]), epoch=1, batch=1), []),
+        (lambda: write_lifts(site.members, {"slow": 7_000_000}), []),  # a lift never falls
+        (lambda: slow.append(table([3]), epoch=1, batch=0), []),  # late
+        (lambda: slow.append(table([15]), epoch=1, batch=1), [15]),  # counts again
+    ]
+    offsets = [reader.initialOffset()]
+    for step, marks in steps:
+        step()
+        offsets.append(reader.latestOffset(offsets[-1], ReadAllAvailable()))
+        assert rows_of(reader, offsets[-2], offsets[-1])[1] == marks
+    assert offsets[3] == offsets[4], "there is nothing to read"
+    write_lifts(site.members, {"slow": 99_000_000})  # a repeated batch has its own lifts
+    for (_, marks), start, end in zip(steps, offsets, offsets[1:], strict=False):
+        assert rows_of(site.reader(punctuate=True, lifted=True), start, end)[1] == marks
+    site.list("fast")
+    assert not any("slow" in key for key in reader.latestOffset(offsets[-1], ReadAllAvailable()))
 
 
 def test_a_plan_leaves_word_on_when_its_rows_came(site: Site) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,17 @@ def continuum(groups: Sequence[Sequence[str]]) -> Continuum:
     for n, locations in enumerate(groups):
         zones[f"E{n}"] = {"layer": "edge", "parent": "C1", "locations": list(locations)}
     return Continuum.from_data({"name": "grouped", "layers": ["edge", "cloud"], "zones": zones})
+
+
+def continued(groups: Sequence[Sequence[str]], path: str, directory: Path, endpoint: LocalEndpoint) -> LocalRun:
+    """Run windows over A and B, where a location is idle after two seconds."""
+    builder = hw.flow("idle", locations=["A", "B"])
+    read = builder.read.json(path, SCHEMA, location_as="location").with_watermark("ts", "1 minute", idle_after="2 s")
+    read = read.where("v >= 0").named("timed")
+    hours = read.to_layer("cloud").group_by(hw.window("ts", "10 minutes"), "location").agg(n="count(*)")
+    hours.write.memory("out")
+    settings = UnitSettings(trigger="100 milliseconds", channel=ChannelSettings(fsync=False))
+    return LocalRun(build.build(builder.build(), continuum(groups)), directory, endpoint, settings)
 
 
 def windows(path: str) -> DataflowBuilder:
@@ -133,5 +144,52 @@ def test_closed_windows_come_out_without_more_input(endpoint: LocalEndpoint, tmp
             assert time.monotonic() < deadline, "closed windows wait for more input"
             run.look()
             time.sleep(0.2)
+    finally:
+        run.stop()
+
+
+HOUR = datetime.fromtimestamp(BEGIN - BEGIN % 3600, UTC)
+
+
+def _minute(at: datetime) -> float:
+    return (at.astimezone(UTC) - HOUR).total_seconds() / 60
+
+
+def _minutes(*minutes: int) -> list[dict[str, Any]]:
+    """Make a row at each of these minutes."""
+    times = (HOUR + timedelta(minutes=m) for m in minutes)
+    return [{"id": n, "ts": at.isoformat(), "v": 1.0} for n, at in enumerate(times)]
+
+
+def _await(run: LocalRun, found: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not found():
+        assert time.monotonic() < deadline, what
+        run.look()
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("groups", [(("A", "B"),), (("A",), ("B",))], ids=_named)
+def test_an_idle_location_is_left_out(groups: Sequence[Sequence[str]], endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    # A is silent, then comes back with a row that is late and one that is not.
+    a = [*_minutes(0), PAUSE, *_minutes(5, 65)]
+    source = BoundedSource(tmp_path / "in", {"A": a, "B": [*_minutes(1, 42), PAUSE, *_minutes(66)]})
+    run = continued(groups, source.path, tmp_path / "run", endpoint)
+    run.start()
+    try:
+        steps = iter(source.release())
+        for _ in range(2):
+            next(steps)
+        run.settle()
+        assert run.sink_rows("out").num_rows == 0
+        _await(run, lambda: run.sink_rows("out").num_rows == 2, "B's window waits for A, which is idle")
+        idle = {location for unit in run.progress().units for location in unit.idle}
+        assert idle & {"A", "E0"}, idle
+        list(steps)
+        run.settle()
+        run.drain()
+        rows = {(r["location"], _minute(r["window"]["start"]), r["n"]) for r in run.sink_rows("out").to_pylist()}
+        assert rows == {("A", 0, 1), ("B", 0, 1), ("B", 40, 1), ("A", 60, 1), ("B", 60, 1)}
+        assert sum(u.late_rows for u in run.progress().units) == 1
     finally:
         run.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import headwater as hw
 from headwater.core.jsonform import dump, load
 from headwater.core.metrics import OperatorProgress
 from headwater.dataflow.graph import Dataflow
-from headwater.query.counting import Counting, Read, Tally, completed, points, rejects_of, rows_of
+from headwater.query.counting import Counting, Read, Tally, completed, points, rejects_of, rows_of, time_of
 
 
 def forked() -> Dataflow:
@@ -64,7 +65,9 @@ def test_rows_of_a_watermark_that_is_read_from_a_channel_are_observed() -> None:
     assert points(flow, tuple(flow.order), set(flow.order), {"source", "out"}) == frozenset()
 
 
-def batch(*read: int, written: int | None = None, observed: dict[str, list[int]] | None = None) -> dict[str, Any]:
+def batch(
+    *read: int, written: int | None = None, observed: Mapping[str, Sequence[int | None]] | None = None
+) -> dict[str, Any]:
     """Write what Spark tells of a batch."""
     return {
         "sources": [{"numInputRows": n} for n in read],
@@ -81,7 +84,9 @@ def counting() -> Counting:
 def test_batches_add_up_and_malformed_records_are_told_apart() -> None:
     tally = Tally(load(Counting, dump(counting()), what="what was counted"))
     for _ in range(2):
-        tally.take(batch(10, 20, 1, 2, 9, written=15, observed={rows_of("b_kept"): [3], rejects_of("a", "L2"): [4]}))
+        tally.take(
+            batch(10, 20, 1, 2, 9, written=15, observed={rows_of("b_kept"): [3], rejects_of("a", "L2"): [4]}), 0.0
+        )
     told = {(o.operator, o.location): (o.rows_in, o.rows_out) for o in tally.operators(forked(), EVERY)}
     assert told == {
         ("a", "L1"): (20, 20),
@@ -98,8 +103,8 @@ def test_batches_add_up_and_malformed_records_are_told_apart() -> None:
 
 def test_rows_of_several_outlets_are_told_by_tag() -> None:
     tally = Tally(Counting([Read("a", "L1")], [], [], ["a_kept", "out"]))
-    tally.take(batch(10, written=12, observed={"tags": [7, 5]}))
-    tally.take(batch(1, written=1, observed={"tags": [0, 1]}))
+    tally.take(batch(10, written=12, observed={"tags": [7, 5]}), 0.0)
+    tally.take(batch(1, written=1, observed={"tags": [0, 1]}), 0.0)
     assert tally.known() == {"a": 11, "a_kept": 7, "out": 6}
 
 
@@ -109,8 +114,8 @@ def test_what_nobody_tells_stays_unknown() -> None:
         (None, None),
         (None, None),
     ]
-    tally.take(batch(10, 11))  # reads that do not fit the query's
-    tally.take(batch(5, observed={rows_of("a_kept"): [4]}))
+    tally.take(batch(10, 11), 0.0)  # reads that do not fit the query's
+    tally.take(batch(5, observed={rows_of("a_kept"): [4]}), 0.0)
     assert tally.operators(forked(), ("a", "a_kept")) == (
         OperatorProgress(operator="a", rows_in=5, rows_out=5),
         OperatorProgress(operator="a_kept", rows_in=5, rows_out=4),
@@ -120,9 +125,9 @@ def test_what_nobody_tells_stays_unknown() -> None:
 
 def test_counts_go_on_from_what_was_noted() -> None:
     tally = Tally(counting())
-    tally.take(batch(10, 20, 1, 2, 9, written=15, observed={rows_of("b_kept"): [3]}))
+    tally.take(batch(10, 20, 1, 2, 9, written=15, observed={rows_of("b_kept"): [3]}), 0.0)
     again = Tally(counting(), dict(tally.rows))
-    again.take(batch(1, 0, 0, 0, 0, written=1, observed={rows_of("b_kept"): [0]}))
+    again.take(batch(1, 0, 0, 0, 0, written=1, observed={rows_of("b_kept"): [0]}), 0.0)
     assert again.known()["a"] == 31
     assert again.known()["out"] == 16
 
@@ -130,3 +135,10 @@ def test_counts_go_on_from_what_was_noted() -> None:
 @pytest.mark.parametrize("damaged", [{}, {"reads": []}])
 def test_a_note_of_before_counts_nothing(damaged: dict[str, Any]) -> None:
     assert Tally(load(Counting, damaged, what="what was counted")).operators(forked(), EVERY) == ()
+
+
+def test_newest_event_times_and_when_reads_had_rows() -> None:
+    tally = Tally(counting())
+    tally.take(batch(10, 0, 0, 0, 0, observed={time_of("t_a_L1"): [70], time_of("t_a_L2"): [None]}), 5.0)
+    tally.take(batch(0, 2, 0, 0, 0, observed={time_of("t_a_L1"): [40]}), 6.0)
+    assert (tally.times, tally.heard) == ({"t_a_L1": 70}, {0: 5.0, 1: 6.0})

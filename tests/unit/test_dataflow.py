@@ -172,6 +172,26 @@ def test_hostile_window(window: Any) -> None:
         operators({"id": "a", "kind": "aggregate", "window": window, **count}, sink)
 
 
+@pytest.mark.parametrize(("idle_after", "said"), [("soon", "not a duration: 'soon'"), ("0 s", "not positive"), (5, "")])
+def test_idleness_is_a_duration(idle_after: Any, said: str) -> None:
+    with pytest.raises(DataflowError, match=f"idle_after is {said}"):
+        read().with_watermark("ts", "1 s", idle_after=idle_after)
+
+
+def test_idleness_follows_the_event_time() -> None:
+    def together(*spans: str | None) -> float | None:
+        rows = read()
+        first, *others = (rows.with_watermark("ts", "1 s", idle_after=span) for span in spans)
+        stream = first.union(*others) if others else first
+        stream = stream.where("v > 1").select("ts AS t", "k").group_by(hw.window("t", "1 hour"), "k").count()
+        time = built(stream).types["out"].event_time
+        assert time is not None
+        return time.idle_after
+
+    found = [together("5 minutes"), together("5 minutes", "1 hour"), together("5 minutes", None), together(None)]
+    assert found == [300, 3600, None, None]
+
+
 def test_cycles_are_named() -> None:
     loop = [
         {"id": "a", "kind": "union", "inputs": ["t", "b"]},
@@ -269,7 +289,7 @@ def test_keys_depend_on_what_is_done() -> None:
         hw.flow("f").read.csv("/d/{location}", SCHEMA, location_as="location").where("v > 1").select(
             "id", "v * 2 AS w"),
         read().select("id", "v").where("v > 1").select("id", "v * 2 AS w"),
-        read().with_watermark("ts", "2 s"),
+        read().with_watermark("ts", "2 s"), read().with_watermark("ts", "2 s", idle_after="1 minute"),
         read().explode("tags", "tag"), read().explode("tags", "tag", outer=True),
         timed.group_by(window).count(), read().with_watermark("ts", "1 s").group_by(window, "k").count(),
         read().count_window(3, order_by="id").agg(n="count(*)"),

@@ -221,6 +221,7 @@ def unit_nodes(unit: UnitSeen, detail: UnitDetail | None) -> list[Node]:
                 ("Dead letters", words.count(unit.dead_letters)),
                 ("Late rows", words.count(unit.late_rows) if unit.late_rows else None),
                 ("Watermark", unit.watermark),
+                ("Idle, left out", ", ".join(unit.idle) or None),
             ]
         )
     )

@@ -1,0 +1,46 @@
+"""Which inputs are idle, and up to which event time they no longer hold back a unit."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwater.agent.idleness import IdleInputs, InputSeen, lift_of
+from headwater.channels.base import END
+
+
+def seen(name: str, time: int | None, *, quiet: float = 0.0, idle_after: float | None = 60.0) -> InputSeen:
+    return InputSeen(name=name, location=name.upper(), time=time, quiet=quiet, idle_after=idle_after)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "lift"),
+    [
+        ([seen("a", 5, quiet=60), seen("b", 9), seen("c", 7)], 7),
+        ([seen("a", 5, quiet=60), seen("b", 9), seen("c", None)], None),  # c may bring any row
+        ([seen("a", 5, quiet=60), seen("b", 9, quiet=99)], 9),  # nobody holds back the one that is ahead
+        ([seen("a", None, quiet=60), seen("b", 9, quiet=99, idle_after=None)], 9),
+        ([seen("a", 5, quiet=60), seen("b", END)], 5),  # an ended input is nobody's goal
+        ([seen("a", 5, quiet=60), seen("b", END), seen("c", 7)], 7),
+    ],
+)
+def test_the_least_of_the_active_inputs_counts(inputs: list[InputSeen], lift: int | None) -> None:
+    assert lift_of(inputs) == lift
+
+
+def test_an_input_is_lifted_when_it_is_idle_and_behind() -> None:
+    known = IdleInputs()
+    assert known.lifts([seen("a", 5, quiet=59), seen("b", 9)]) == {}
+    assert known.locations == ()
+    assert known.lifts([seen("a", 5, quiet=60), seen("b", 9)]) == {"a": 9}
+    assert known.locations == ("A",)
+    assert known.lifts([seen("a", 5, quiet=61), seen("b", 9)]) == {}
+    assert known.lifts([seen("a", 5, quiet=62), seen("b", 12)]) == {"a": 12}
+    assert known.lifts([seen("a", 14, quiet=62), seen("b", 12)]) == {}
+    assert known.lifts([seen("a", 5), seen("b", 20)]) == {}  # back again
+    assert known.locations == ()
+
+
+def test_a_single_input_is_not_left_out() -> None:
+    known = IdleInputs()
+    assert known.lifts([seen("a", 5, quiet=60)]) == {}
+    assert known.locations == ()
