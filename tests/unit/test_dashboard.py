@@ -10,10 +10,11 @@ import pytest
 pytest.importorskip("nicegui")
 
 from headwater.app import pools
-from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
+from headwater.app.view import DeploymentSeen, LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.web.access import Access, NotAllowed, NotKnown
 from headwater.web.dashboard import sessions, signin
 from headwater.web.dashboard.feed import DRAWN, ViewFeed, link_piece, zone_piece
+from headwater.web.dashboard.frame import NAMED, banner
 from headwater.web.dashboard.rich import node
 from headwater.web.dashboard.sessions import Sessions, Visitor
 
@@ -30,6 +31,22 @@ def unit(name: str, **values: object) -> UnitSeen:
 
 def view(*zones: ZoneSeen, links: tuple[LinkSeen, ...] = ()) -> View:
     return View(at=1.0, store="s", layers=("edge",), zones=zones, links=links)
+
+
+def test_every_page_names_deployments_with_a_broken_slo() -> None:
+    def seen(number: int, *broken: str) -> DeploymentSeen:
+        values = dict.fromkeys(("plan", "continuum", "rows_per_s", "latency_p95_s", "lag", "slo_latency_s"))
+        counts = dict.fromkeys(("units", "running", "failed", "dead_letters", "version", "updated"), 0)
+        return DeploymentSeen(
+            name=f"d{number}", phase="running", message="", busy=False, has_slo=True, broken=broken, **values, **counts
+        )  # type: ignore[arg-type]
+
+    assert banner(replace(view(), controller="c", deployments=(seen(1),))) == []
+    late = [seen(n, "max_latency: 3 s > 2 s") for n in range(NAMED + 2)]
+    (line,) = banner(replace(view(), controller="c", deployments=(seen(9), *late)))
+    text = str(line)
+    assert "SLO broken" in text and "d0" in text and "3 s > 2 s" in text and "and 2 more" in text
+    assert "d9" not in text and f"d{NAMED}" not in text
 
 
 def test_a_page_is_told_what_it_has_not_had() -> None:

@@ -27,6 +27,8 @@ BEAT = 0.1
 """Seconds between two checks for changes."""
 ASKED = 10.0
 """Seconds after which a visitor's access is checked again."""
+NAMED = 3
+"""Deployments that the banner names."""
 THEME = "headwater_theme"
 _THEMES: dict[str, bool | None] = {"auto": None, "light": False, "dark": True}
 _STYLE = (Path(__file__).parent / "dashboard.css").read_text(encoding="utf-8")
@@ -204,7 +206,19 @@ def banner(view: View) -> list[Node]:
     if view.controller is None:
         told = "No controller acts on this store: nothing is measured and nothing will be changed. "
         return [_said("warn", told, "Start one: ", node("code", "headwater up"))]
-    return []
+    return _broken(view)
+
+
+def _broken(view: View) -> list[Node]:
+    """Name the deployments whose SLO is broken."""
+    broken = [one for one in view.deployments if one.broken]
+    if not broken:
+        return []
+    named: list[Node] = []
+    for one in broken[:NAMED]:
+        named += [link(one.name, address(one.name)), f" ({'; '.join(one.broken)}) "]
+    more = f"and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
+    return [_said("warn", "SLO broken: ", *named, more)]
 
 
 def no_store(view: View) -> bool:

@@ -15,7 +15,7 @@ from headwater.app.metrics import OperatorMetrics
 from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.core.errors import HeadwaterError
 from headwater.web.dashboard import words
-from headwater.web.dashboard.frame import Frame, address, nothing_yet, trouble
+from headwater.web.dashboard.frame import Frame, address, banner, nothing_yet, trouble
 from headwater.web.dashboard.rich import Node, Rich, facts, link, node, table, tag
 from headwater.web.dashboard.zonemap import ZoneMap
 
@@ -46,7 +46,7 @@ class MapPage:
         self._map.refresh()
         nothing = not view.zones
         self._empty.show(*([nothing_yet(view)] if nothing else []))
-        warned = view.error is not None or view.controller is None
+        warned = bool(banner(view))
         self._page.classes(add="hw-warned" if warned else "", remove="" if warned else "hw-warned")
         await self._refresh(view)
 
