@@ -1,4 +1,4 @@
-"""Plans in several versions, for tests of what changes from one to the next."""
+"""Versions of a plan, for tests of the changes between them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _TERMS = itertools.count(1)
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a dataflow with filters at the edge, windows at the site, a list in the cloud."""
+    """A version of a dataflow with filters at the edge, windows at the site, and a list in the cloud."""
 
     locations: tuple[str, ...] = ("L1", "L2", "L4")
     above: int = 0
     wider: bool = False
-    """Whether what the edge sends has another column."""
+    """Whether the stream from the edge has another column."""
     size: str = "1 minute"
     aggregate: str = "avg(v)"
     alarm: int = 1
@@ -79,7 +79,7 @@ FIRST = Version()
 
 @st.composite
 def versions(draw: st.DrawFn) -> Version:
-    """Draw a version that differs from the first in few things."""
+    """Draw a version with few differences from the first."""
     changes = {
         "locations": st.sets(st.sampled_from(("L1", "L2", "L4", "L5")), min_size=1).map(lambda s: tuple(sorted(s))),
         "above": st.integers(0, 2),
@@ -102,7 +102,7 @@ def versions(draw: st.DrawFn) -> Version:
 def carry_out(
     steps: tuple[Step, ...], zones: SimulatedNodes, decided: PlanDiff, unit_statuses: UnitStatuses
 ) -> UnitStatuses:
-    """Carry steps out one by one, in a new term, and give where units stand then."""
+    """Execute steps one by one, in a new term; return the unit statuses afterwards."""
     plans = {plan_id(p): p for p in (decided.running, decided.wanted) if p is not None}
     executor = Executor(Ports(zones.open, Stamps("a store", next(_TERMS))))
     for step in steps:
@@ -118,13 +118,13 @@ def carry_out(
 
 
 def calls_of(zones: SimulatedNodes, *names: str) -> list[str]:
-    """Give the calls that change something, as `name unit`."""
+    """Return the calls that change a node, as `name unit`."""
     wanted = names or ("prepare", "start", "update_inputs", "stop", "forget")
     return [f"{c.name} {c.unit}" for c in zones.calls if c.name in wanted]
 
 
 def steps_of(diff: PlanDiff, *, canary: CanarySettings | None = None) -> tuple[Step, ...]:
-    """Order the steps from a running plan, with all units as it says, to the wanted plan."""
+    """Return the steps from a running plan, with all its units running, to the wanted plan."""
     running = diff.running
     plans = {plan_id(p): p for p in (running, diff.wanted) if p is not None}
     return steps_to(diff, unit_statuses_of(running) if running else {}, plans, canary=canary)

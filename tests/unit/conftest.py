@@ -13,7 +13,7 @@ from headwater.control.store import Store
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """Give an empty store that does not wait for the disk."""
+    """Yield an empty store that does not sync to disk."""
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     found = Store(tmp_path / "store.db")
     yield found

@@ -1,4 +1,4 @@
-"""A store, simulated zones and a controller that can be thrown away, for tests."""
+"""A store, simulated zones and a controller that tests can discard."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from headwater.testing.nodes import NodeCall, SimulatedNodes
 from tests.unit.changes import FIRST, Version
 
 WIDER = replace(FIRST, wider=True, locations=("L1", "L4", "L5"))
-"""Everything at once: another form between zones, a location more, one less."""
+"""All kinds of changes at once: another form between zones, one location added, one removed."""
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
+    """A stand-in for SIGKILL: no handler catches it."""
 
 
 class Site:
-    """A store, zones, and a controller that can be thrown away."""
+    """A store, zones, and a controller that tests can discard."""
 
     def __init__(self, directory: Path, zones: SimulatedNodes | None = None) -> None:
         self.store = Store(directory / "store.db")
@@ -32,7 +32,7 @@ class Site:
         self.restart()
 
     def restart(self) -> None:
-        """Make a new controller that knows nothing but the store; the lease of the former one is over."""
+        """Create a new controller that knows only the store, after the end of the former one's lease."""
         if (lease := self.store.lease()) is not None:
             self.store.release(lease.holder)
         self.controller = Controller(
@@ -45,7 +45,7 @@ class Site:
         assert self.controller.hold()
 
     def settle(self, limit: int = 400) -> DeploymentRecord:
-        """Let the controller act until nothing is left to do; waiting takes no time."""
+        """Run the controller until it has nothing left to do; waiting takes no time."""
         for _ in range(limit):
             self.now += self.controller.advance("f")
             record = self.store.deployment("f")
@@ -63,7 +63,7 @@ class Site:
         return base
 
     def check(self, record: DeploymentRecord, wanted: Version) -> None:
-        """Check that zones and store hold exactly the wanted version."""
+        """Check that zones and store have exactly the wanted version."""
         assert (record.phase, record.message) == ("running", ""), record
         base = self.running()
         assert base.dataflow == wanted.flow()
@@ -78,7 +78,7 @@ class Site:
 
 
 def kill_at(zones: SimulatedNodes, moment: str, number: int) -> None:
-    """Kill whoever makes a call, before or after it is carried out."""
+    """Kill the controller before or after the call of that number."""
 
     def kill(call: NodeCall) -> None:
         if call.number == number:

@@ -1,4 +1,4 @@
-"""Every way in which a plan is asked for: Python, command line, REST, dashboard, to be compared."""
+"""All entrances for plans, to compare: Python, command line, REST, dashboard."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _COMMAND = get_command(cli.app)
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What is asked for, in values that every entrance can be given."""
+    """A request for a plan, in values that every entrance accepts."""
 
     flow: Dataflow
     zones: Mapping[str, Any]
@@ -88,7 +88,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Refused:
-    """Why there is no plan: the status of REST, and what is wrong, without the spaces of a terminal."""
+    """A refusal: the status of REST, and the error texts without a terminal's spaces."""
 
     status: int
     what: tuple[str, ...]
@@ -96,9 +96,9 @@ class Refused:
 
 @dataclass(frozen=True)
 class Stored:
-    """What an entrance stored: the document of the plan that is wanted, with the wish's options.
+    """The result of an entrance's change: the document of the wanted plan, and the options of the desired state.
 
-    ``shown``: the steps that it was said to take.
+    ``shown``: the steps that the entrance announced.
     """
 
     plan: Document
@@ -108,7 +108,7 @@ class Stored:
 
 Answer = Document | Refused
 Outcome = Stored | Refused | None
-"""None where it was said that there is nothing to do."""
+"""None where the entrance announced that there is nothing to do."""
 
 
 def refusal(error: HeadwaterError) -> Refused:
@@ -121,7 +121,7 @@ def _plain(text: str) -> str:
 
 
 def outline(plan: DeploymentPlan) -> Document:
-    """Give what ``plan --json`` and REST tell of a plan that can be compared with the plan itself."""
+    """Return the fields of ``plan --json`` and REST that can be compared with the plan itself."""
     return {
         "dataflow": plan.dataflow.name,
         "units": [
@@ -146,7 +146,7 @@ def outline(plan: DeploymentPlan) -> Document:
 
 
 def narrowed(told: Mapping[str, Any], to: Document) -> Document:
-    """Take from what was told the fields of an outline."""
+    """Return an answer reduced to the fields of an outline."""
     unit, channel = (next(iter(to[part]), {}) for part in ("units", "channels"))
     found: Document = {name: told[name] for name in to}
     found["units"] = [{name: u[name] for name in unit} for u in told["units"]]
@@ -158,14 +158,14 @@ def narrowed(told: Mapping[str, Any], to: Document) -> Document:
 
 
 def copied(store: Path, to: Path) -> Path:
-    """Copy a store that nobody has open."""
+    """Copy a store that is not open."""
     with closing(sqlite3.connect(store)) as one, closing(sqlite3.connect(to)) as other:
         one.backup(other)
     return to
 
 
 def newest(store: Path, name: str) -> tuple[DeploymentPlan | None, tuple[Any, ...], int]:
-    """Give the plan that is wanted last, the wish's options, and its version."""
+    """Return the plan of the newest desired state, its options, and its version."""
     with closing(Store(store)) as opened:
         desired = opened.desired(name)
         options = (desired.goal, sorted(desired.reset_state), desired.canary)
@@ -179,13 +179,13 @@ def stored(store: Path, name: str, shown: list[str]) -> Stored:
 
 
 def wanted(store: Path, name: str) -> Document | None:
-    """Give the document of the plan that is wanted of a deployment; None where it is to end."""
+    """Return the document of a deployment's wanted plan; None if the deployment is to stop."""
     plan = newest(store, name)[0]
     return None if plan is None else to_document(plan)
 
 
 def settle(store: Path, name: str, zones: SimulatedNodes) -> DeploymentPlan:
-    """Let a controller carry out what is wanted, and give the plan that is in force then."""
+    """Let a controller execute the desired state; return the active plan afterwards."""
     now = [0.0]
     with closing(Store(store)) as opened:
         controller = Controller(
@@ -213,7 +213,7 @@ def settle(store: Path, name: str, zones: SimulatedNodes) -> DeploymentPlan:
 
 
 class Entrance(Protocol):
-    """Plans, applies and edits over a store; ``apply`` and ``edit`` store at once."""
+    """An entrance that plans, applies and edits over a store; ``apply`` and ``edit`` store at once."""
 
     def plan(self, asked: Asked, store: Path) -> Answer: ...
 
@@ -223,7 +223,7 @@ class Entrance(Protocol):
 
 
 class Python:
-    """``Client``, with which the others are compared."""
+    """``Client``, the reference for the other entrances."""
 
     def propose(self, request: PlanRequest, store: Path) -> Proposal | Refused:
         try:
@@ -259,7 +259,7 @@ class Python:
             except HeadwaterError as error:
                 return refusal(error)
         found, (_, decided, *_) = wanted(store, pool), want.call_args.args
-        assert found == (None if decided is None else to_document(decided))  # of all ways the cheapest
+        assert found == (None if decided is None else to_document(decided))  # the cheapest entrance to check
         return found
 
     def _apply(self, request: PlanRequest, store: Path) -> Outcome:
@@ -276,7 +276,7 @@ class CommandLine:
 
     directory: Path
     statuses: dict[int, set[int]] = field(default_factory=dict)
-    """The exit codes that were seen for each status of REST."""
+    """The exit codes seen for each status of REST."""
 
     def files(self, asked: Asked) -> list[str]:
         flow, zones = self.directory / "flow.json", self.directory / "zones.yaml"
@@ -298,7 +298,7 @@ class CommandLine:
         return options
 
     def invoke(self, *arguments: str) -> Any:
-        """Run a command that gives JSON, or give what it says is wrong."""
+        """Run a command; return its JSON, or its exit code and error text."""
         result = self._invoke(list(arguments))
         if result.exit_code == 0:
             return json.loads(result.stdout)
@@ -308,7 +308,7 @@ class CommandLine:
 
     @staticmethod
     def _invoke(arguments: list[str]) -> Any:
-        # Making the command of all modules takes longer than most commands take.
+        # Building the command from all modules takes longer than most commands.
         with mock.patch.object(testing, "_get_command", lambda app: _COMMAND):
             return testing.CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "4000"})
 
@@ -317,7 +317,7 @@ class CommandLine:
         return self.invoke("plan", *self.files(asked), *compare, "--store", str(store), "--json")
 
     def run(self, asked: Asked) -> Any:
-        """Give the plan that ``headwater run`` would carry out, in a new directory."""
+        """Return the plan that ``headwater run`` would execute, in a new directory."""
         seen: list[DeploymentPlan] = []
 
         def run(plan: DeploymentPlan, *rest: Any, **options: Any) -> Any:
@@ -369,7 +369,7 @@ class CommandLine:
 
 
 class Rest:
-    """The REST API, without a network. ``canary`` and the like are in the form."""
+    """The REST API, without a network. ``canary`` and similar options are in the form."""
 
     def __init__(self, nowhere: Path) -> None:
         access = Access(str(nowhere))
@@ -455,7 +455,7 @@ class Rest:
 
 
 class Dashboard:
-    """The page of a proposal: what it shows, and its button."""
+    """The page of a proposal: its content and its button."""
 
     def approve(self, number: int, name: str, store: Path) -> Outcome:
         shown: list[Any] = []
@@ -481,7 +481,7 @@ class Dashboard:
 
 
 def _steps(body: Any) -> Iterator[str]:
-    """Give the lines of what is listed behind the heading of the steps."""
+    """Yield the lines of the list below the heading of the steps."""
     for before, after in pairwise(body):
         if before[0] == "h2" and before[2] == ["Step by step"]:
             for _, _, (text,) in after[2]:
@@ -489,7 +489,7 @@ def _steps(body: Any) -> Iterator[str]:
 
 
 def proposed(store: Path, found: Proposal) -> int:
-    """Let the store have a decision for a proposal's plan, as the loop makes it, and give its number."""
+    """Record a decision with a proposal's plan in the store, as the control loop does; return its number."""
     name = found.plan.dataflow.name
     with closing(Store(store)) as opened:
         assert opened.hold("me", 600) is not None

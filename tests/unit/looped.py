@@ -1,4 +1,4 @@
-"""A policy over a real store, with a simulated world under it and a clock of their own."""
+"""A policy over a real store, with a simulated world and a simulated clock."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PROFILE = Profile(
 
 
 def two(name: str = "two") -> Dataflow:
-    """Build a query with two heavy operators, behind which rows are small."""
+    """Build a query with two expensive operators, after which rows are small."""
     import headwater as hw
 
     builder = hw.flow(name, locations=["nyc"])
@@ -59,7 +59,7 @@ def two(name: str = "two") -> Dataflow:
 
 
 def planned(first_in_cloud: str, dataflow: Dataflow | None = None) -> DeploymentPlan:
-    """Plan it with its operators in the cloud from one of them on."""
+    """Plan a dataflow with its operators from the named one on in the cloud."""
     flow = dataflow or two()
     at = flow.order.index(first_in_cloud)
     layers = {o: "edge" if n < at else "cloud" for n, o in enumerate(flow.order)}
@@ -67,7 +67,7 @@ def planned(first_in_cloud: str, dataflow: Dataflow | None = None) -> Deployment
 
 
 class Loop:
-    """One deployment whose SLO a policy is to keep."""
+    """A deployment whose SLO a policy must keep."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Loop:
         self.world.set_rates({"trips": {"nyc": rows}})
 
     def go(self, seconds: int) -> None:
-        """Let time pass, second by second, and count those in which the SLO is broken."""
+        """Advance time second by second, and count the seconds in which the SLO is broken."""
         for _ in range(seconds):
             self.world.go(1.0)
             slo = self.store.slo("two")
@@ -120,7 +120,7 @@ class Loop:
 
     @property
     def cloud(self) -> set[str]:
-        """Name the operators that are in the cloud now."""
+        """Return the operators that are now in the cloud."""
         return {o for u in self.world.plan.units if u.zone == "cloud" for o in u.operators}
 
     def _try_out(self, name: str, plan: DeploymentPlan) -> bool:

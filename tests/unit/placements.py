@@ -1,4 +1,4 @@
-"""Small placement problems of every kind, drawn by a seed, and their optimum by trying everything."""
+"""Random small placement problems of every kind, and their optimum by exhaustive search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwater.testing.generate import series_parallel
 
 
 def mixed(seed: int, *, operators: int = 5, hosts: int = 8, zones: int = 4, tight: bool = False) -> Problem:
-    """Draw hosts of all strengths, some loaded; a mesh or a tree; links of different widths."""
+    """Draw hosts of different strength, some of them loaded; a mesh or a tree; links of different bandwidths."""
     drawn = np.random.default_rng(seed)
     tree = seed % 3 == 0
     network = _tree(drawn, zones) if tree else _mesh(drawn, zones, uniform=seed % 3 == 1)
@@ -48,7 +48,7 @@ def _mesh(drawn: np.random.Generator, zones: int, *, uniform: bool) -> Network:
 
 
 def _tree(drawn: np.random.Generator, zones: int) -> Network:
-    """The last zone is the root; half of the others are its children, the rest theirs."""
+    """Draw a tree: the last zone is the root; half of the others are its children, the rest are below those."""
     middle = max(1, (zones - 1) // 2)
     low = zones - 1 - middle
     parents = [low + int(drawn.integers(middle)) for _ in range(low)] + [zones - 1] * middle + [-1]
@@ -89,13 +89,13 @@ def _application(drawn: np.random.Generator, count: int, topology: Topology, *, 
 
 
 def every(problem: Problem) -> Iterator[Placement]:
-    """Give all placements, those that hold and those that do not."""
+    """Yield all placements, valid and invalid."""
     choices = [range(len(problem.hosts)) if o.host is None else (o.host,) for o in problem.application.operators]
     yield from product(*choices)
 
 
 def best(problem: Problem) -> float:
-    """Give the least AL of all placements that hold; ∞ where none does."""
+    """Return the least AL of all valid placements; ∞ if there is none."""
     found = [
         latency
         for p in every(problem)

@@ -1,4 +1,4 @@
-"""A store with a controller over simulated zones, and the server beside it, for tests over real HTTP."""
+"""A store, a controller over simulated zones, and the server, for tests over real HTTP."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ V1 = "/api/v1"
 
 
 def fetch(method: str, url: str, **options: Any) -> httpx.Response:
-    """Ask without a token; a slow machine is given its time."""
+    """Send a request without a token, with a timeout for slow machines."""
     return httpx.request(method, url, trust_env=False, timeout=60, **options)
 
 
 class Client(httpx.Client):
-    """Asks a server; ``token``: of whom."""
+    """A client of a server; ``token``: the user's token."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         super().__init__(base_url=url + V1, headers=headers, timeout=60, trust_env=False)
 
     def see(self, path: str, status: int = 200, **options: Any) -> Any:
-        """Get an address, and give what it holds."""
+        """Get an address; return the content of the answer."""
         return answer(self.get(path, **options), status)
 
     def ask(self, path: str, body: Any = None, status: int = 202) -> Any:
-        """Post to an address, and give what it answers."""
+        """Post to an address; return the content of the answer."""
         return answer(self.post(path, json=body) if body is not None else self.post(path), status)
 
     def settled(self, name: str, version: int) -> None:
-        """Wait until a version is brought to an end."""
+        """Wait until the controller has finished a version."""
         until(lambda: next(d for d in self.see("/deployments") if d["name"] == name)["observed_version"] >= version)
 
 
@@ -64,13 +64,13 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def flow(*places: str, **options: Any) -> dict[str, Any]:
-    """Give the dataflow `tiny` as a document."""
+    """Return the dataflow `tiny` as a document."""
     return loading.load_dataflow(tiny(*places, **options)[0]).dataflow.to_data()
 
 
 @contextmanager
 def place(directory: Path) -> Iterator[None]:
-    """Work in a directory, with a store there that is quick."""
+    """Work in a directory whose store does not sync to disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
         patch.setattr(tables, "SYNCHRONOUS", "OFF")
@@ -82,13 +82,13 @@ def place(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def world(directory: Path, **options: Any) -> Iterator[tuple[str, SimulatedNodes]]:
-    """Give the URL of a server over a store with a controller, and the controller's zones."""
+    """Yield the URL of a server over a store with a controller, and the controller's zones."""
     with place(directory), controller() as zones, serving(None, "127.0.0.1", 0, **options) as url:
         yield url, zones
 
 
 def token(name: str, role: Role = "owner") -> str:
-    """Make a token; the first ends the trial."""
+    """Create a token; the first one ends the trial mode."""
     admin = pools.set_owner(pools.ADMIN, token=True) if name == pools.ADMIN else None
     made = admin or pools.set_owner(name, role=role, token=True)
     assert made is not None

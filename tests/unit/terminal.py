@@ -1,4 +1,4 @@
-"""A command on a terminal of its own: typed at, read from, and always ended."""
+"""Run a command on its own terminal: type keys, read its output, and always end it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[a-zA-Z]|[=>78])")
 MOST_SECONDS = 60.0
-"""For a command on a busy machine; nothing waits for it where all goes well."""
+"""A limit for busy machines; a successful test does not wait for it."""
 
 
 BEGIN = """
@@ -28,11 +28,11 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from headwater.cli import main
 main()
 """
-"""Takes the terminal as its own, so that Ctrl-C reaches it as a signal; tells where it is when asked."""
+"""Makes the terminal the controlling one, so that Ctrl-C becomes a signal; prints its stack on SIGUSR1."""
 
 
 class Terminal:
-    """Runs ``headwater`` with standard streams on a pseudo-terminal, but those that are given."""
+    """Runs ``headwater`` on a pseudo-terminal, except for the standard streams that are given."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Terminal:
         )
         self._theirs = theirs
         self.text = ""
-        """All that was shown, without the codes that colour it and move about."""
+        """All output, without the codes for colours and cursor movement."""
         self.raw = b""
 
     def __enter__(self) -> Terminal:
@@ -76,7 +76,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def until(self, true: Callable[[str], bool], *, since: int = 0) -> str:
-        """Read until what was shown after a place is as wanted; give it."""
+        """Read until the output after a position meets a condition; return it."""
         end = time.monotonic() + MOST_SECONDS
         while not true(self.text[since:]):
             if time.monotonic() > end or (self.process.poll() is not None and not self.more(0.2)):
@@ -85,7 +85,7 @@ class Terminal:
         return self.text[since:]
 
     def more(self, seconds: float) -> bool:
-        """Read what there is; tell whether there was something."""
+        """Read the available output; return whether there was any."""
         ready, _, _ = select.select([self._ours], [], [], seconds)
         if not ready:
             return False
@@ -98,7 +98,7 @@ class Terminal:
         return bool(found)
 
     def ended(self) -> int:
-        """Wait for the end; give the exit code."""
+        """Wait for the end; return the exit code."""
         end = time.monotonic() + MOST_SECONDS
         while self.process.poll() is None and time.monotonic() < end:
             self.more(0.1)
@@ -112,5 +112,5 @@ class Terminal:
 
     @property
     def settings(self) -> list[object]:
-        """How the terminal reads keys now."""
+        """Return the current settings of the terminal."""
         return termios.tcgetattr(self._theirs)

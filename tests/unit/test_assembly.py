@@ -1,4 +1,4 @@
-"""How far event time is in a unit that is put together of others."""
+"""Event time in a unit that is assembled from other units."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def transfer(shares: list[OperatorTransfer], *readings: tuple[str, ...]) -> Stat
 
 
 def joined(transfer: StateTransfer, *at_work: str) -> StateTransfer:
-    """Let channels join the inputs; ``at_work``: who did what comes over them now."""
+    """Mark the readings as joined by new channels; ``at_work``: units that computed the rows of these so far."""
     readings = tuple(replace(r, joined=True) for r in transfer.readings)
     return replace(transfer, readings=readings, source_units=(*transfer.source_units, *at_work))
 
@@ -48,20 +48,20 @@ def prompt(transfer: StateTransfer) -> StateTransfer:
 @pytest.mark.parametrize(
     ("taken", "known", "late", "passed"),
     [
-        # What the upper one holds back is not late because the lower one is past it.
+        # Rows that the upper unit holds back are not late because the lower unit's event time has passed them.
         (transfer([share("once", "E"), share("counted", "C")], ("E",)), {"E": AHEAD, "C": BEHIND}, 80, 120),
-        # A unit without state does not say what is late for one with state.
+        # A unit without state does not decide which rows are late for a unit with state.
         (transfer([share("counted", "C")], ("E",)), {"E": UNTIMED, "C": BEHIND}, 80, 100),
         (transfer([share("once", "E")], ("E",)), {"E": AHEAD, "C": BEHIND}, 100, 120),
-        # One operator's state of two streams: whoever is behind counts.
+        # One operator's state of two streams: the slower stream counts.
         (transfer([share("counted", "E", "F")], ("E", "F")), {"E": AHEAD, "F": BEHIND}, 80, 100),
         (transfer([share("counted", "C")], ("E", "F")), {"E": AHEAD, "F": UNTIMED, "C": BEHIND}, 80, 80),
-        # A channel that begins tells itself how far it is.
+        # A new channel brings its own event time.
         (transfer([share("counted", "C")], ()), {"C": BEHIND}, 80, 80),
         (transfer([], ("E",)), {"E": AHEAD}, 100, 120),
-        # Nor does it where nothing of before can come over it any more.
+        # A prompt channel cannot bring rows older than the source unit's event time.
         (prompt(transfer([share("counted", "C")], ())), {"C": BEHIND}, 80, 100),
-        # Rows of a location that joins are as far as they were where they come from.
+        # Rows of a location that joins have the event time of the unit that they come from.
         (prompt(joined(transfer([], ("C",)), "E")), {"C": AHEAD, "E": BEHIND}, 80, 100),
         (prompt(joined(transfer([share("rising", "E", "C")], ("C",)))), {"C": AHEAD, "E": BEHIND}, 80, 100),
         (joined(transfer([share("rising", "E", "C")], ("C",))), {"C": AHEAD, "E": BEHIND}, 80, 80),
@@ -94,11 +94,11 @@ def test_scans_begin_with_what_spark_made_of_nothing(tmp_path: Path) -> None:
 
     assert assemble(checkpoint, begins, store, {"E": "E"}, {"E": found}, (), lambda: blank) is not None
     place = checkpoint / "state" / "1"
-    assert sorted(p.name for p in place.rglob("*.zip*")) == ["5.zip", "5.zip"]  # what follows batch 4
+    assert sorted(p.name for p in place.rglob("*.zip*")) == ["5.zip", "5.zip"]  # the version after batch 4
     data = json.loads((place / "_metadata" / "v2" / "0").read_text().split("\n", 1)[1])
     assert data["operatorInfo"]["operatorId"] == 1
     assert data["stateStoreInfo"][0]["numPartitions"] == 2
     schema = data["stateStoreInfo"][0]["stateSchemaFilePaths"][0]
     assert schema == f"file:{checkpoint}/state/1/_stateSchema/default/0_a"
     assert assemble(tmp_path / "new", begins, store, {"E": "E"}, {"E": Saved()}, (), unasked) is not None
-    assert not (tmp_path / "new" / "state").exists()  # where no batch was done, Spark begins by itself
+    assert not (tmp_path / "new" / "state").exists()  # without a completed batch, Spark creates its state itself

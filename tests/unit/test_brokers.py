@@ -1,4 +1,4 @@
-"""Brokers in a continuum, and which channels a plan gives them."""
+"""Brokers in a continuum, and the channels that a plan assigns to them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_broker_with_a_new_address_keeps_its_channels() -> None:
 
 def test_a_channel_is_with_the_nearest_broker_on_the_way_to_its_reader() -> None:
     assert hosts(continuum()) == {"E1": None, "E2": None, "S1": None}
-    assert hosts(continuum(c1=BROKER)) == {"E1": None, "E2": None, "S1": "C1"}  # C1 is not on E1's way
+    assert hosts(continuum(c1=BROKER)) == {"E1": None, "E2": None, "S1": "C1"}  # C1 is not on E1's path
     assert hosts(continuum(s1=BROKER)) == {"E1": "S1", "E2": "S1", "S1": "S1"}
     assert hosts(continuum(e1=BROKER, s1=BROKER)) == {"E1": "E1", "E2": "S1", "S1": "S1"}
     wanted = continuum(s1=BROKER, e1=", channels: filelog")
@@ -179,7 +179,7 @@ def test_a_spec_says_all_that_a_process_needs(tmp_path: Path) -> None:
     secure = ", broker: {servers: 'b:9092', security.protocol: SSL, password_env: P}"
     made = plan(continuum(e1=", channels: filelog", s1=secure))
     first, last = made.channels[0], made.channels[-1]
-    for id_ in (first.producer, *first.consumers):  # whoever has to do with a channel is told the same of it
+    for id_ in (first.producer, *first.consumers):  # every unit of a channel receives the same data about it
         spec = spec_of(made, id_)
         assert member_spec(spec, first, layout) == str(layout.channel(first))
         assert channel_spec(spec, first, layout) == {"kind": "filelog", "path": str(layout.channel(first))}

@@ -1,4 +1,4 @@
-"""What Headwater does to a query's checkpoint."""
+"""Headwater's changes to a query's checkpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_only_what_is_half_written_is_swept(tmp_path: Path) -> None:
 
 
 def checkpoint_of(place: Path, *, batches: int, committed: int, stored: Mapping[str, int]) -> Path:
-    """Make a checkpoint's logs, and the versions of its state by store."""
+    """Create a checkpoint's logs, and the versions of its state for each store."""
     for log, count in (("offsets", batches), ("commits", committed)):
         (place / log).mkdir(parents=True)
         for batch in range(count):
@@ -48,9 +48,9 @@ def checkpoint_of(place: Path, *, batches: int, committed: int, stored: Mapping[
     ("stored", "back"),
     [
         ({"0/0": 3, "1/0": 3}, True),  # no task of batch 3 had ended
-        ({"0/0": 4, "1/0": 3}, True),  # one had
-        ({"0/0": 4, "1/0": 4}, False),  # all had: something may be published
-        ({}, False),  # without state there is no telling
+        ({"0/0": 4, "1/0": 3}, True),  # one task had ended
+        ({"0/0": 4, "1/0": 4}, False),  # all tasks had ended: the batch may have published
+        ({}, False),  # without state, the result is unknown
     ],
 )
 def test_a_batch_is_taken_back_only_where_it_surely_wrote_nothing(
@@ -73,7 +73,7 @@ def test_without_state_a_batch_is_taken_back_that_was_not_begun_to_be_published(
     planned(checkpoint, 3)
     assert has_written_nothing(checkpoint)
     begin_to_publish(run, 3)
-    begin_to_publish(run, 3)  # again, after a fault
+    begin_to_publish(run, 3)  # again, after an error
     assert not has_written_nothing(checkpoint)
     assert not take_back(checkpoint)
     (checkpoint / "commits/3").touch()
@@ -81,7 +81,7 @@ def test_without_state_a_batch_is_taken_back_that_was_not_begun_to_be_published(
     assert take_back(checkpoint)
     assert not cut_off(checkpoint)
     with pytest.raises(ChannelError, match="taken back"):
-        begin_to_publish(run, 4)  # by one that outlived its query
+        begin_to_publish(run, 4)  # by a process that outlived its query
     run = begin_run(checkpoint)
     planned(checkpoint, 4)
     begin_to_publish(run, 4)
@@ -102,7 +102,7 @@ def test_what_is_complete_stays(tmp_path: Path) -> None:
 
 
 def file_log(checkpoint: Path, name: str, batches: list[list[str]]) -> None:
-    """Write what a file source remembers."""
+    """Write the log of a file source."""
     (checkpoint / "sources" / name).mkdir(parents=True)
     for number, files in enumerate(batches):
         lines = [json.dumps({"path": f, "timestamp": 1, "batchId": number}) for f in files]
@@ -113,8 +113,8 @@ def file_log(checkpoint: Path, name: str, batches: list[list[str]]) -> None:
     ("second", "at", "agree"),
     [
         ([["a"], ["b"], ["c"]], 1, True),
-        ([["a", "b"], ["c"]], 0, True),  # it came to it in fewer batches
-        ([["a"], ["b"], ["c"]], 2, False),  # it saw a file more
+        ([["a", "b"], ["c"]], 0, True),  # the same files in fewer batches
+        ([["a"], ["b"], ["c"]], 2, False),  # one more file
         ([["a"], ["b"]], 0, False),
     ],
 )

@@ -146,7 +146,7 @@ def test_plain_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def processor_seconds(*arguments: str) -> float:
-    """Give what a process of this Python takes of a core, at least; its output goes nowhere."""
+    """Return the least CPU time, in seconds, of three runs of a Python process; discard its output."""
     best = math.inf
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

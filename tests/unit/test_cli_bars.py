@@ -1,4 +1,4 @@
-"""Bars of long work: on a terminal's standard error alone."""
+"""Progress bars of long work: only on a terminal's standard error."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_bar_is_on_the_terminal_and_never_in_the_result(files: list[str], tmp_
     with (tmp_path / "out").open("wb") as out, Terminal(simulate, tmp_path, stdout=out.fileno()) as terminal:
         assert terminal.ended() == 0
         assert "simulating" in terminal.text and "━" in terminal.text
-        assert "\x1b[2K" in terminal.raw.decode()  # it goes when the work ends
+        assert "\x1b[2K" in terminal.raw.decode()  # the bar disappears when the work ends
     shown = (tmp_path / "out").read_text()
     assert set(json.loads(shown)["strategies"]) == set(json.loads(plain.stdout)["strategies"])
 

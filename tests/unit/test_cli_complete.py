@@ -1,4 +1,4 @@
-"""What the shell completes."""
+"""The shell's completions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ low.where("v > 2").named("{name}_high").write.memory("out")
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store with two deployments whose plans are in force."""
+    """Return the URL of a store with two deployments whose plans are active."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.delenv(STORE, raising=False)
@@ -51,7 +51,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def begin(store: Store, name: str) -> None:
-    """Put a plan in force, as the controller does when it begins a change."""
+    """Make a plan active, as the controller does at the beginning of a change."""
     from sqlalchemy import update
 
     desired = store.desired(name)
@@ -62,7 +62,7 @@ def begin(store: Store, name: str) -> None:
 
 
 def completed(line: str) -> list[str]:
-    """Give what a bash is offered at the end of a line."""
+    """Return bash's completions at the end of a line."""
     words = line.split(" ")
     result = CliRunner().invoke(
         app,

@@ -1,4 +1,4 @@
-"""Commands over a store, with a controller over simulated zones beside them."""
+"""Commands over a store, with a controller over simulated zones."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_apply_shows_stores_and_waits() -> None:
         assert (code, data["stored"], data["version"], data["unchanged"]) == (0, True, 2, 3)
         assert [u["action"] for u in data["units"]] == ["replace", "replace"]
         code, out, _ = invoke("apply", *tiny(above=2))
-        assert code == 0 and "nothing to do" in out  # and nobody is asked
+        assert code == 0 and "nothing to do" in out  # and no question is asked
         store = Store(resolved_url(None))
         assert zones.differences(store.active_plan("tiny"), "tiny") == [] and store.deployment("tiny").version == 2
         store.close()
@@ -118,7 +118,7 @@ def test_operators_are_moved_and_units_split_by_name() -> None:
         code, out, err = invoke("split", "high@E1", "--after", "low", "--yes", "--wait", "--json")
         data = json.loads(out)
         assert code == 0 and data["stored"], err
-        assert data["transferred"] == [{"unit": "low@E1", "from": ["high@E1"]}]  # the windows stay where they are
+        assert data["transferred"] == [{"unit": "low@E1", "from": ["high@E1"]}]  # the windows stay in their unit
         code, out, err = invoke("fuse", "low", "high", "--of", "tiny", "--yes", "--wait")
         assert code == 0, err
         assert zones.kept("tiny")["high@E1"] == begun
@@ -257,7 +257,7 @@ def test_status_stop_and_go_on() -> None:
         assert "s from the first stop to the last start" in invoke("explain", "tiny")[1]
         assert invoke("stop", "tiny", "--wait")[0] == 0
         assert observe.status("tiny")[0].phase == "stopped"
-        assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0  # the same plan, which does not run
+        assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0  # the same plan, which does not run now
         assert observe.status("tiny")[0].phase == "running"
         assert invoke("stop", "tiny", "--forget")[0] == 2
         assert invoke("stop", "tiny", "--forget", "--yes", "--wait")[0] == 0
@@ -292,7 +292,7 @@ def test_what_was_shown_is_what_is_stored() -> None:
     asked = PlanRequest(dataflow=loading.load_dataflow(flow).dataflow, continuum=Continuum.from_yaml(continuum))
     shown = Client().propose(asked)
     assert shown.change.version == 0 and Client().apply(shown) == 1
-    for after in (None, 0):  # as it was shown for, by default
+    for after in (None, 0):  # by default, the version that the proposal was made for
         with pytest.raises(DeploymentError, match="version 1 was stored meanwhile"):
             Client().apply(shown, after=after)
 

@@ -1,4 +1,4 @@
-"""Exit codes as they are documented."""
+"""Compare exit codes with their documentation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def documented() -> dict[int, tuple[str, list[str]]]:
 
 
 def errors() -> list[type[HeadwaterError]]:
-    """Give every class of error, those of modules that need Spark included."""
+    """Return all classes of errors, including those of modules that need Spark."""
     for module in pkgutil.walk_packages(headwater.__path__, "headwater."):
         source = ROOT / Path(*module.name.split(".")).with_suffix(".py")
         if source.is_file() and re.search(r"^class \w+\(\w*(Error|Failure|Unavailable)\)", source.read_text(), re.M):
@@ -38,7 +38,7 @@ def errors() -> list[type[HeadwaterError]]:
 
 
 def raised(error: BaseException) -> tuple[int, str]:
-    """Give the exit code and the message of a command that raises an error."""
+    """Return the exit code and the message of a command that raises an error."""
     one = typer.Typer(cls=_Commands, pretty_exceptions_enable=False)
 
     @one.command()

@@ -1,4 +1,4 @@
-"""JSON from every command: one document, or a line at a time where a command goes on."""
+"""JSON from every command: one document, or one line at a time from a command that keeps running."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headwater.testing.nodes import SimulatedNodes
 from tests.unit.test_cli_control import controller, tiny
 
 WITHOUT_JSON: dict[str, str] = {}
-"""Commands that have no --json, with the reason; there is none now."""
+"""Commands without --json, with the reason; there are none now."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a command that goes on; end it at last, whatever happens."""
+    """Run a command that keeps running; always end it."""
     command = [sys.executable, "-m", "headwater", *arguments]
     found = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     guard = threading.Timer(120, found.kill)

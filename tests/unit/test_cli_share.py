@@ -1,4 +1,4 @@
-"""Sharing from the command line: submit, see, remove; who may not is told what to do."""
+"""Sharing from the command line: submit, show, remove; a refusal names the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A signal is felt wherever the main thread is at that moment."""
+"""Signals take effect at any point of the main thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SLOs, metrics and decisions from the command line and over HTTP, by a store that a test fills."""
+"""SLOs, metrics and decisions from the command line and over HTTP, from a store that a test fills."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.setenv("COLUMNS", "240")
-    monkeypatch.setattr(observe, "RECENT", 600.0)  # a slow machine is no reason to fail
+    monkeypatch.setattr(observe, "RECENT", 600.0)  # so that a slow machine does not fail the test
     monkeypatch.delenv(STORE, raising=False)
     made = Store(resolved_url(None))
     yield made
@@ -55,7 +55,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 
 def seen(second: int, *, p95: float = 1.5) -> Progress:
-    """Say what all zones see after so many seconds of 100 rows/s; the upper unit was started after 5 s."""
+    """Return the progress of all zones after some seconds of 100 rows/s; the upper unit was restarted after 5 s."""
     upper = second if second < 5 else second - 5
     return Progress(
         seconds=float(second),
@@ -101,7 +101,7 @@ def _read(second: int, location: str, rate: int) -> OperatorProgress:
 
 
 def measured(store: Store, **how: Any) -> str:
-    """Let a plan run whose units are seen once a second; give its id."""
+    """Make a plan active, with one report of its units per second; return the plan's id."""
     base = running(store, FIRST.plan())
     now = time.time()
     for second in range(11):
@@ -172,7 +172,7 @@ def test_apply_keeps_the_profile(store: Store) -> None:
         return invoke("apply", *tiny(), "--strategy", "annotated", "--profile", "p.json", "--yes", "--wait")
 
     with controller():
-        for cost in (1e-5, 2e-5):  # the second time nothing changes but what is known
+        for cost in (1e-5, 2e-5):  # the second time only the profile differs
             code, _, err = apply(cost)
             assert code == 0, err
             kept = store.profile("tiny")
@@ -219,7 +219,7 @@ def test_metrics_are_rates_over_restarts(store: Store) -> None:
     assert first["cpu_s_per_row"] == pytest.approx(0.002) and first["busy"] == pytest.approx(0.25)
     own = {(o["operator"], o["location"]): o["rows_in_per_s"] for o in first["operators"]}
     assert own == pytest.approx({("read", None): 100, ("read", "L1"): 75, ("read", "L2"): 25, ("FP", None): 100})
-    # Its counters began anew after 5 s: 4 batches before that, 5 after.
+    # Its counters restarted after 5 s: 4 batches before that, 5 after.
     assert upper["batch_s"] == pytest.approx(0.5) and upper["operators"][0]["rows_in_per_s"] == pytest.approx(45)
     assert (upper["lag"], upper["latency_p95_s"], upper["oldest_s"]) == (7, 1.5, 0.75)
     (host,), (link,) = data["hosts"], data["links"]
@@ -242,7 +242,7 @@ def test_a_long_course_is_drawn_in_few_bars(store: Store) -> None:
     course = metrics_of("f", 600).course
     assert 35 <= len(course) <= MOMENTS
     assert [m.rows_per_s for m in course] == pytest.approx([100] * len(course))
-    assert max(m.latency_s or 0 for m in course) == 9.0  # what was bad for a moment is seen
+    assert max(m.latency_s or 0 for m in course) == 9.0  # a short peak stays visible
 
 
 def test_a_decision_is_explained(store: Store) -> None:
@@ -313,7 +313,7 @@ def test_a_person_approves(store: Store) -> None:
         base = store.deployment("tiny").active_plan
         assert base is not None
         moved = Client().propose(PlanRequest(of="tiny", edits=(Move(operator="low", to="cloud"),))).plan
-        with store._writing() as connection:  # the controller holds the lease, and decides nothing itself
+        with store._writing() as connection:  # the controller holds the lease, and makes no decision itself
             holder = connection.exec_driver_sql("SELECT holder FROM headwater_leases").scalar()
         given: dict[str, Any] = {
             "mode": "advise", "trigger": "gain", "why": "less is used", "state": "proposed", "data": {},

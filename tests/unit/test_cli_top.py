@@ -1,4 +1,4 @@
-"""``headwater top``: what it shows, how it is sorted and cut to the screen, and how it ends."""
+"""``headwater top``: its content, its order, its fit to the screen, and its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.terminal import Terminal
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """A store with 5 deployments over 20 zones, of which nobody says more."""
+    """Yield a store with 5 deployments over 20 zones that get no more reports."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.delenv(STORE, raising=False)
@@ -47,7 +47,7 @@ def shown(top: Top, *, height: int = 100, width: int = 160) -> list[str]:
 
 
 def first_words(lines: list[str], heading: str) -> list[str]:
-    """Give the first word of each row below a heading."""
+    """Return the first word of each row below a heading."""
     begin = next(n for n, line in enumerate(lines) if line.startswith(heading)) + 1
     rows = lines[begin : lines.index("", begin) if "" in lines[begin:] else None]
     return [row.split()[0] for row in rows if not row.startswith("and ")]
@@ -120,7 +120,7 @@ def test_it_fits_the_screen(store: Store, height: int) -> None:
 
 
 def uneven(zone: ZoneSeen) -> ZoneSeen:
-    """Let units take other shares of cores, by their deployment."""
+    """Give units CPU shares that differ by deployment."""
     units = (replace(u, cpu=u.cpu and u.cpu * (1 + int(u.deployment[1:]) % 3)) for u in zone.units)
     return replace(zone, units=tuple(units))
 
@@ -199,13 +199,13 @@ def test_on_a_terminal_it_is_sorted_by_keys_and_ends_with_q(store: Store, tmp_pa
     assert by_lag != sorted(by_lag)
     with Terminal(["top", "--every", "30"], tmp_path, lines=24) as terminal:
         terminal.until(lambda text: "more links" in text)
-        assert b"\x1b[?1049h" in terminal.raw  # the other screen
+        assert b"\x1b[?1049h" in terminal.raw  # the alternate screen
         seen = len(terminal.text)
         terminal.type("l")
         text = terminal.until(lambda text: "by lag" in text and "more links" in text, since=seen)
         rows = [line.split()[0] for line in text.splitlines() if line.startswith("d")]
         assert rows == by_lag[: len(rows)] and len(rows) > 2
-        terminal.type("xq")  # keys without a meaning do nothing
+        terminal.type("xq")  # unknown keys have no effect
         assert terminal.ended() == 0
         assert b"\x1b[?1049l" in terminal.raw and terminal.settings == terminal.before
     assert set(KEYS) == set("nrlpc")

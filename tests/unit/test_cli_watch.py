@@ -1,4 +1,4 @@
-"""``headwater plan --watch``: again at each change, what differs, errors that do not end it."""
+"""``headwater plan --watch``: a new plan at each change, its differences, errors that do not end the command."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def flow(directory: Path, *places: str) -> None:
-    """Write the dataflow as editors do: a new file in the place of the old one."""
+    """Write the dataflow as editors do: a new file replaces the old one."""
     (directory / "flow.new").write_text(FLOW.format(places=", ".join(map(repr, places))))
     os.replace(directory / "flow.new", directory / "flow.py")
 
@@ -96,7 +96,7 @@ def test_each_change_is_planned_and_compared(files: Path) -> None:
         assert wrong["error"][0]["exit_code"] == 3 and "zones.yaml" in wrong["error"][0]["where"]
 
         (files / "zones.yaml").write_text((ROOT / "tests/unit/acme.yaml").read_text())
-        assert line()["differs"]["units"] == []  # beside the last plan that there was
+        assert line()["differs"]["units"] == []  # compared with the last valid plan
 
         (files / "beside.py").write_text("ABOVE = 22\n")
         other = line()
@@ -135,7 +135,7 @@ def test_on_a_terminal_plan_difference_and_errors_are_shown(files: Path) -> None
         flow(files, "L1")
         since = len(terminal.text)
         terminal.until(lambda text: "The same as the last plan" in text, since=since)
-        terminal.type("\x03")  # the terminal makes it a signal
+        terminal.type("\x03")  # the terminal turns it into a signal
         assert terminal.ended() == 0
 
 
@@ -145,10 +145,10 @@ def test_changes_are_given_once_and_none_is_missed(tmp_path: Path) -> None:
     stop = threading.Event()
     found = changes(lambda: sorted(tmp_path.iterdir()), stop, every=0.01)
     assert next(found) == ()
-    two.write_text("2")  # while the caller was at work
+    two.write_text("2")  # while the caller was working
     assert next(found) == (two,)
     one.write_text("11")
     two.unlink()
     assert next(found) == (one, two)
     threading.Timer(0.1, stop.set).start()
-    assert list(found) == []  # nothing has changed any more
+    assert list(found) == []  # no more changes

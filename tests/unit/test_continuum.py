@@ -131,9 +131,9 @@ zones:
     }  # fmt: skip
     assert dict(bare.capabilities) == {}
     assert continuum.name == "continuum"
-    # A zone that lists no host has one, of its own name and without capabilities.
+    # A zone without listed hosts has one host, with the zone's name and without capabilities.
     assert [(h.name, h.zone, dict(h.capabilities)) for h in continuum.zone("E").hosts] == [("E", "E", {})]
-    # A link that says nothing is unlimited and immediate.
+    # A link without values has unlimited bandwidth and no delay.
     assert [(link.name, link.bandwidth, link.latency) for link in continuum.links] == [("E-C", None, 0.0)]
     assert Continuum.from_data(continuum.to_data()) == continuum
 
@@ -281,7 +281,7 @@ LINKS = st.fixed_dictionaries(
 
 @st.composite
 def continua(draw: Any) -> dict[str, Any]:
-    """Draw a tree over four layers; each leaf of it lists a location of its own."""
+    """Draw a tree over four layers; each of its leaves lists its own location."""
     zones: dict[str, dict[str, Any]] = {"Z0": {"layer": "l3"}}
     for i in range(1, draw(st.integers(1, 8))):
         parent = draw(st.sampled_from([z for z in zones if zones[z]["layer"] != "l0"]))
@@ -307,7 +307,7 @@ def test_data_round_trip(data: dict[str, Any]) -> None:
     continuum = Continuum.from_data(data)
     again = continuum.to_data()
     assert Continuum.from_data(json.loads(json.dumps(again))) == continuum
-    # JSON is YAML: the text of the data is the same continuum.
+    # JSON is YAML: the text of the data gives the same continuum.
     assert Continuum.from_text(json.dumps(again)) == continuum
     assert Continuum.from_data(again).to_data() == again
 

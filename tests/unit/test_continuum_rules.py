@@ -1,4 +1,4 @@
-"""The rules of continuum files, each with the line it names, and hostile files."""
+"""The rules of continuum files, each with the line in its error, and hostile files."""
 
 import time
 
@@ -26,7 +26,7 @@ def errors_of(text: str) -> tuple[ContinuumError, ...]:
     return tuple(error for error in caught.value.errors if isinstance(error, ContinuumError))
 
 
-# One rule a row: the text, the line of the offending node, what is said of it.
+# One rule per row: the text, the line of the wrong node, the error message.
 
 
 def edge(rest: str, name: str = "E1") -> str:
@@ -162,7 +162,7 @@ RULES = {
         7,
         "covered twice in layer site: by zone S1 (through E1) and by zone S3",
     ),
-    # One zone a layer, and yet data of E1 could not go to S3.
+    # One zone per layer, but data of E1 could not reach S3.
     "location on two branches": (
         HEAD + "  E1: {layer: edge, parent: C1, locations: [L1]}\n  S3: {layer: site, parent: C1, locations: [L1]}\n",
         7,
@@ -306,11 +306,11 @@ zones:
   E2: {layer: edge, parent: S1, locations: [L1], hosts: {h: {}}}
 """
     )
-    # Those of single values in written order, then those of the tree.
+    # Errors of single values in written order, then errors of the tree.
     assert [str(error.where).removeprefix("c.yaml:") for error in errors] == list("124556757")
 
 
-# Hostile input: refused soon, without a crash.
+# Hostile input: refused quickly, without a crash.
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30)

@@ -1,4 +1,4 @@
-"""The controller against simulated zones: changes, failures, canaries, newer desired states, kills at every step."""
+"""The controller with simulated zones: changes, failures, canaries, newer desired states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.controlled import WIDER, Site
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare the disk: killed processes lose nothing that the kernel has."""
+    """Do not sync to disk: a killed process loses no data that the kernel has."""
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
 
 
@@ -55,13 +55,13 @@ def test_apply_change_stop_and_go_on(site: Site) -> None:
     site.store.want("f", "stop")
     assert site.settle().phase == "stopped"
     assert len(site.zones.differences(site.running(), "f")) == len(site.running().units)
-    site.check(site.apply(WIDER), WIDER)  # with the same names: its state is gone on with
+    site.check(site.apply(WIDER), WIDER)  # with the same names: the units continue with their state
     outcomes = [c.outcome for c in site.store.changes("f")]
     assert outcomes == ["done"] * 6
 
 
 def test_zones_check_at_once(site: Site) -> None:
-    """Each edge waits for the check of the other one, in vain if that comes later."""
+    """Each edge waits for the check of the other; sequential checks would time out."""
     met = threading.Barrier(2, timeout=10.0)
 
     def wait(call: NodeCall) -> None:
@@ -94,7 +94,7 @@ def test_finish_uses_up_the_input(site: Site) -> None:
     assert [(e.step.kind, e.step.unit) for e in journal if isinstance(e.step, Finish)] == [
         ("finish", id_) for id_ in ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2", "out@C1")
     ]
-    asked = [c.unit for c in site.zones.calls if c.name == "finish"]  # of all nodes at once
+    asked = [c.unit for c in site.zones.calls if c.name == "finish"]  # all nodes at once
     assert sorted(asked[:6]) == sorted(asked[6:]) == sorted(u.id for u in site.running().units)
 
 
@@ -165,7 +165,7 @@ def test_a_zone_away_is_waited_for_and_told_of_once(site: Site) -> None:
     site.check(site.apply(WIDER), WIDER)
     told = [e.text for e in site.store.events("f")]
     assert told.count("S1: no answer; trying again") == 1
-    assert site.now - begin >= 1 + 2 + 4 + 8 + 8 + 8  # ever longer, to a bound
+    assert site.now - begin >= 1 + 2 + 4 + 8 + 8 + 8  # growing pauses, up to a limit
 
 
 def test_a_zone_away_during_checks_ends_the_change(site: Site) -> None:
@@ -174,7 +174,7 @@ def test_a_zone_away_during_checks_ends_the_change(site: Site) -> None:
     record = site.apply(WIDER)
     assert record.phase == "failed" and record.message.startswith("nothing was stopped or started: S2: ")
     assert "for " in record.message and "apply again" in record.message
-    # A change that does not need the zone is not kept waiting by it.
+    # A change that does not need the zone does not wait for it.
     site.check(site.apply(replace(FIRST, alarm=2)), replace(FIRST, alarm=2))
 
 
@@ -198,7 +198,7 @@ def test_progress_is_polled_and_failures_are_told_once(site: Site) -> None:
 def test_each_poll_keeps_a_sample_of_the_zones_that_answered(site: Site) -> None:
     site.apply(FIRST)
     rows = itertools.count()
-    site.zones.seen = lambda unit: replace(unit, rows_in=next(rows))  # there is something new each time
+    site.zones.seen = lambda unit: replace(unit, rows_in=next(rows))  # a new value each time
     site.zones.before = lambda call: _away(call) if call.node == "E1" else None
     usual = pytest.approx(500.0, abs=90.0)
     site.controller._poll = 500.0
@@ -219,7 +219,7 @@ def test_each_poll_keeps_a_sample_of_the_zones_that_answered(site: Site) -> None
     assert [{u.zone for u in s.progress.units} for s in samples[3:]] == [zones, zones - {"E1"}]
     site.zones.before = lambda call: _away(call)
     site.controller.poll()
-    assert len(site.store.samples("f")) == 5  # nobody answered
+    assert len(site.store.samples("f")) == 5  # no node answered
     site.zones.before = lambda call: None
     site.store.want("f", "stop")
     site.settle()
@@ -250,7 +250,7 @@ CANARY = CanarySettings(seconds=10, factor=2)
 
 
 def _unwell(**changes: Any) -> Callable[[UnitProgress], UnitProgress]:
-    """Let what runs in zone E2 do badly."""
+    """Make the units in zone E2 perform badly."""
     return lambda u: replace(u, **changes) if u.zone == "E2" else u
 
 
@@ -281,7 +281,7 @@ def test_a_canary_that_does_badly_is_rolled_back(site: Site, changes: dict[str, 
     assert site.store.changes("f")[-1].outcome == "rolled back"
     after = site.running()
     assert after.dataflow == before.dataflow and site.zones.differences(after, "f") == []
-    # Of the units that were replaced, and of no others, there is a third writer.
+    # Only units that were replaced have a third writer.
     assert {u.id: u.epoch for u in after.units} == {
         **{u.id: 1 for u in before.units}, "FP@E1": 3, "FP@E2": 3,
     }  # fmt: skip
@@ -305,7 +305,7 @@ def test_a_canary_compares_shares_with_those_of_before(site: Site, field: str) -
     site.zones.seen = seen
     count["per_look"] = 2
     site.controller.poll()
-    count["per_look"] = 3  # half as much again: within the factor
+    count["per_look"] = 3  # 1.5 times as many: within the factor
     assert site.apply(replace(FIRST, alarm=2), canary=CANARY).message == ""
     site.controller.poll()
     count["per_look"] = 9
@@ -322,7 +322,7 @@ def test_a_canary_undoes_what_it_added_and_took_out(site: Site) -> None:
     assert record.message.startswith("FP@E5 failed: no")
     assert site.zones.differences(site.running(), "f") == []
     assert site.running().dataflow == before.dataflow
-    # What was only fed was fed again, and has not stopped.
+    # A unit whose inputs were updated gets its old inputs, and has not stopped.
     assert not [c for c in calls_of(site.zones, "stop") if "@S" in c]
 
 
@@ -342,7 +342,7 @@ def test_a_way_back_over_a_changed_form_loses_nothing(site: Site) -> None:
     assert record.message.startswith("AD@S2 failed: no")
     site.zones.seen = lambda u: u
     assert site.running().dataflow == FIRST.flow() and site.zones.differences(site.running(), "f") == []
-    # The units above read what was written in the new form before they went back.
+    # The upper units read all data of the new form before they returned to their old plan.
     assert calls_of(site.zones, "drained")[-2:] == ["drained AD@S2", "drained AD@S2"]
 
 
@@ -453,11 +453,11 @@ def test_a_channel_that_another_unit_takes_over_to_write_stays(site: Site) -> No
         assert site.zones.differences(site.running(), "f") == []
 
 
-# ---------------------------------------------------------------- trying out
+# ---------------------------------------------------------------- trials
 
 
 def test_a_plan_is_tried_beside_what_runs(site: Site) -> None:
-    """Zones check and rehearse it; what runs stays as it is, and so does what is wanted."""
+    """Zones check the plan and warm it up; running units and the desired state stay unchanged."""
     site.check(site.apply(FIRST), FIRST)
     before, begin = site.store.deployment("f"), len(site.zones.calls)
     assert site.controller.try_out("f", replace(FIRST, alarm=2).plan())

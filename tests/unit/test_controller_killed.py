@@ -38,7 +38,7 @@ def test_killed_at_random_it_ends_in_the_wanted_plan(tmp_path: Path, versions: t
 
 
 def changed_and_killed(directory: Path, place: str, versions: tuple[Version, ...], seed: int) -> None:
-    """Apply versions one after another to a store, and kill controllers until each is in force."""
+    """Apply versions one after another to a store, and kill controllers until each version is active."""
     rng = random.Random(seed)
     store, zones = Store(place), SimulatedNodes(directory / "zones.json")
     kills = 0
@@ -52,7 +52,7 @@ def changed_and_killed(directory: Path, place: str, versions: tuple[Version, ...
             try:
                 _until_it_acts(store, process, number)
                 time.sleep(rng.uniform(0, longest))
-                longest *= 1.6  # whatever the machine's pace, some kills hit and one is late enough
+                longest *= 1.6  # at any speed of the machine, some kills hit a change, and one comes after its end
             finally:
                 process.kill()
                 process.wait()
@@ -62,11 +62,11 @@ def changed_and_killed(directory: Path, place: str, versions: tuple[Version, ...
         assert store.deployment("f").phase == "running"
         assert zones.differences(base, "f") == []
     store.close()
-    assert kills >= 2  # else the changes were too quick to be hit
+    assert kills >= 2  # else the changes were too fast for the kills
 
 
 def _until_it_acts(store: Store, process: subprocess.Popen[bytes], version: int) -> None:
-    """Wait until the process has taken over, so that a kill does not only hit its start."""
+    """Wait until the process acts, so that kills do not hit only its start."""
     for _ in range(600):
         lease = store.lease()
         acting = lease is not None and lease.label.endswith(f":{process.pid}")

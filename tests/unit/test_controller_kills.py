@@ -1,4 +1,4 @@
-"""A controller thrown away at every call and write, and newer desired states on top: it ends in what is wanted."""
+"""Controllers killed at every call and write, also with newer desired states: all reach the desired state."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.unit.controlled import WIDER, Killed, Site, kill_at
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare the disk: killed processes lose nothing that the kernel has."""
+    """Do not sync to disk: a killed process loses no data that the kernel has."""
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
 
 
 @pytest.fixture
 def copies(tmp_path: Path) -> Callable[[str], Site]:
-    """Give copies of a site where the first version runs."""
+    """Return a function that copies a site where the first version runs."""
     site = Site(tmp_path / "first", SimulatedNodes(tmp_path / "first" / "zones.json"))
     site.apply(FIRST)
     site.store.close()
@@ -42,7 +42,7 @@ def copies(tmp_path: Path) -> Callable[[str], Site]:
 
 
 EVERY = [pytest.param(1, marks=pytest.mark.long), 5]
-"""Calls from one that is killed at to the next."""
+"""Calls between two kills."""
 
 
 @pytest.mark.parametrize("every", EVERY)
@@ -89,7 +89,7 @@ def test_a_newer_wish_after_a_kill_at_every_call(copies: Callable[[str], Site], 
 
 
 class Dying(Store):
-    """A store whose user dies before or after the n-th time it writes."""
+    """A store that kills its user before or after the n-th write."""
 
     left: int | None = None
     before = True
@@ -149,7 +149,7 @@ def test_any_history_with_kills_and_newer_wishes(
         known = {u.id for p in (version.plan(), base) if p is not None for u in p.units}
         agreed = frozenset(data.draw(st.sets(st.sampled_from(sorted(everything & known)), max_size=1)))
         site.store.want("f", "run", version.plan(), reset_state=agreed)
-        far = data.draw(st.integers(0, 25))  # how far it comes before the next desired state
+        far = data.draw(st.integers(0, 25))  # steps before the next desired state
         for _ in range(far):
             site.now += site.controller.advance("f")
         if version is not history[-1] and data.draw(st.booleans()):
@@ -175,7 +175,7 @@ def test_any_history_with_kills_and_newer_wishes(
 
 
 def test_state_is_given_up_before_what_was_taken_out_is_read(tmp_path: Path) -> None:
-    """A location leaves and comes again, and the unit that still reads what it left begins anew."""
+    """A location is removed and added again; the unit that still reads its old rows restarts without state."""
     both = replace(FIRST, locations=("L1", "L2"))
     for far in range(3, 9):
         site = Site(tmp_path / str(far))
@@ -187,20 +187,20 @@ def test_state_is_given_up_before_what_was_taken_out_is_read(tmp_path: Path) -> 
         site.store.close()
 
 
-# ---------------------------------------------------------------- state that goes from unit to unit
+# ---------------------------------------------------------------- state that moves between units
 
 APART = replace(FIRST, locations=("L1", "L4"))
 LOWER = replace(APART, windows="edge")
 
 
 def begun_by(site: Site) -> set[str]:
-    """Tell who began the state of the windows that run, wherever."""
+    """Return the units that began the state of the running windows."""
     return {kept["AD"] for kept in site.zones.kept("f").values() if "AD" in kept}
 
 
 @pytest.fixture
 def apart(tmp_path: Path) -> Callable[[str], Site]:
-    """Give copies of a site where windows run at the sites, one location each."""
+    """Return a function that copies a site where windows run at the sites, with one location each."""
     site = Site(tmp_path / "apart", SimulatedNodes(tmp_path / "apart" / "zones.json"))
     site.apply(APART)
     site.store.close()

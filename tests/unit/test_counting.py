@@ -1,4 +1,4 @@
-"""Rows of operators from what Spark tells: what has to be observed, and what follows from what is known."""
+"""Row counts of operators from Spark's metrics: required observations, and counts derived from known ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwater.query.counting import Counting, Read, Tally, completed, points, r
 
 
 def forked() -> Dataflow:
-    """Two sources, a filter each, one union, a projection and a sink."""
+    """Build two sources, a filter each, one union, a projection and a sink."""
     f = hw.flow("forked", locations=["L1", "L2"])
     a = f.read.parquet("/a/{location}", "id bigint").named("a").where("id > 0").named("a_kept")
     b = f.read.parquet("/b/{location}", "id bigint").named("b").where("id > 1").named("b_kept")
@@ -35,7 +35,7 @@ def test_what_keeps_rows_tells_of_its_neighbours() -> None:
         "more": 7,
         "out": 7,
     }
-    # From the sink back: the filter of which nothing is known gave the rest.
+    # Backward from the sink: the filter without a count gave the remaining rows.
     assert completed(flow, EVERY, {"out": 9, "a_kept": 3})["b_kept"] == 6
     assert "a_kept" not in completed(flow, EVERY, {"out": 9})
 
@@ -56,7 +56,7 @@ def test_operators_of_another_unit_are_inputs() -> None:
 
 
 def test_rows_of_a_watermark_that_is_read_from_a_channel_are_observed() -> None:
-    """With punctuation, what Spark reads for it are not its rows."""
+    """With punctuation, Spark's count of rows read is not the watermark's row count."""
     f = hw.flow("timed", locations=["L1"])
     rows = f.read.parquet("/a/{location}", "ts timestamp").with_watermark("ts", "1 second").named("rows")
     rows.select("ts").named("more").write.memory("out")
@@ -68,7 +68,7 @@ def test_rows_of_a_watermark_that_is_read_from_a_channel_are_observed() -> None:
 def batch(
     *read: int, written: int | None = None, observed: Mapping[str, Sequence[int | None]] | None = None
 ) -> dict[str, Any]:
-    """Write what Spark tells of a batch."""
+    """Return Spark's report of a batch."""
     return {
         "sources": [{"numInputRows": n} for n in read],
         "sink": {"numOutputRows": -1 if written is None else written},
@@ -114,7 +114,7 @@ def test_what_nobody_tells_stays_unknown() -> None:
         (None, None),
         (None, None),
     ]
-    tally.take(batch(10, 11), 0.0)  # reads that do not fit the query's
+    tally.take(batch(10, 11), 0.0)  # the number of reads does not fit the query
     tally.take(batch(5, observed={rows_of("a_kept"): [4]}), 0.0)
     assert tally.operators(forked(), ("a", "a_kept")) == (
         OperatorProgress(operator="a", rows_in=5, rows_out=5),

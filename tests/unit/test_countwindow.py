@@ -1,4 +1,4 @@
-"""Windows of so many rows: numpy's answers against the plain reading of Spark's rules."""
+"""Windows of a number of rows: numpy's results against a direct implementation of Spark's rules."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def results(column: Any) -> list[Any]:
-    """Read a column of results as Spark would take it: pandas' missing values are NULL, NaN is NaN."""
+    """Convert a column of results as Spark does: pandas' missing values become NULL, NaN stays NaN."""
     return pa.array(column, from_pandas=False).to_pylist()
 
 

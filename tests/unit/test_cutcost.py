@@ -1,4 +1,4 @@
-"""What other cuts cost or save, by what was measured."""
+"""The predicted cost or saving of other cuts, from measurements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def planned(first_in_cloud: str, *, more: bool = False) -> DeploymentPlan:
 
 
 def seen(plan: DeploymentPlan, rows: int = 1000, bytes_: int = 20_000) -> Progress:
-    """Give progress in which each channel is written with 2 kB/s, and each unit reads 90 rows/s."""
+    """Return progress in which each channel is written at 2 kB/s, and each unit reads 90 rows/s."""
     channels = [ChannelProgress(channel=c.id, rows=rows, bytes=bytes_, bytes_per_s=2000.0) for c in plan.channels]
     units = [UnitProgress(unit=u.id, zone=u.zone, layer=u.layer, status="running", rows_per_s=90.0) for u in plan.units]
     return Progress(seconds=1.0, channels=tuple(channels), units=tuple(units))

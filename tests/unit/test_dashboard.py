@@ -1,4 +1,4 @@
-"""What the dashboard does without a browser: what pages have not had yet, sessions, signing in."""
+"""The dashboard without a browser: updates of pages, sessions, sign-in."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_page_is_told_what_it_has_not_had() -> None:
     assert whole is not None and whole["whole"] and whole["order"] == ["C1", "E1"]
     assert feed.since(version) == (version, None)
     feed.take(view(zone("C1"), zone("E1", unit("a@E1"), parent="C1")))
-    assert feed.since(version)[1] is None  # nothing differs
+    assert feed.since(version)[1] is None  # no difference
     feed.take(view(zone("C1"), zone("E1", unit("a@E1", rows_in_per_s=12.0), parent="C1")))
     newer, piece = feed.since(version)
     assert piece is not None and [z["id"] for z in piece["zones"]] == ["E1"] and "order" not in piece

@@ -1,4 +1,4 @@
-"""The dataflow as a value: JSON there and back, hostile JSON, content keys, hoisted watermarks."""
+"""The dataflow as a value: JSON round trip, hostile JSON, content keys, hoisted watermarks."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_scan_state_must_be_json() -> None:
 
 
 class Trap:
-    """Creates a file when it is unpickled."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -244,7 +244,7 @@ def test_code_in_json_is_never_loaded(tmp_path: Path) -> None:
     assert hash(again) and repr(again) and pickle.dumps(again)
     assert again.with_operators([again["where"]]) == again
     assert not trap.exists()
-    pickle.loads(base64.b64decode(pickled)).close()  # the trap does work
+    pickle.loads(base64.b64decode(pickled)).close()  # the trap works
     assert trap.exists()
 
 
@@ -301,7 +301,7 @@ def test_keys_depend_on_what_is_done() -> None:
 
 
 def test_keys_depend_on_structure_above() -> None:
-    # The same ancestors, in another order: comparing them as sets would call these equal.
+    # The same ancestors in another order: a comparison as sets would call these equal.
     one = read().where("v > 1").explode("tags", "tag").where("id > 3")
     two = read().explode("tags", "tag").where("v > 1").where("id > 3")
     assert key(one) != key(two)
@@ -317,13 +317,13 @@ def test_order_of_inputs() -> None:
     a, b = halves(False)
     c, d = halves(True)
     assert key(a.union(b)) == key(c.union(d))
-    # A join's sides are not alike, even where nothing but their order differs.
+    # The sides of a join differ, even if only their order does.
     a, b = halves(False)
     b = b.select("id", "ts AS at", "v AS w")
     c, d = halves(True)
     c = c.select("id", "ts AS at", "v AS w")
     assert key(a.join(b, "id", within="1 s")) != key(c.join(d, "id", within="1 s"))
-    # Where the first input decides the order of the columns, it matters.
+    # The order matters where the first input determines the order of the columns.
     s, t = read().select("id", "v"), read()
     assert key(s.union(s.select("v", "id"))) != key((u := t.select("id", "v")).select("v", "id").union(u))
 
@@ -345,7 +345,7 @@ def test_watermark_moves_above_filters_and_renames() -> None:
 
 
 def test_watermark_is_where_its_input_is() -> None:
-    """Behind a crossing the rows of a slow zone would be late."""
+    """After a crossing between zones, the rows of a slow zone would be late."""
     for late in (
         read().to_layer("cloud").require("gpu = true").where("v > 1").with_watermark("ts", "1 s"),
         read().where("v > 1").to_layer("cloud").require("gpu = true").with_watermark("ts", "1 s"),

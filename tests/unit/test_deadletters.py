@@ -1,4 +1,4 @@
-"""Dead letters: reasons, places, and what the outlet writes."""
+"""Dead letters: reasons, positions, and the output of the dead-letter writer."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_no_record_breaks_the_explanation(record: str, format_: str) -> None:
     assert explain(record, format=format_, schema="no schema <")
 
 
-# -- places ----------------------------------------------------------------------------------
+# -- positions -------------------------------------------------------------------------------
 
 
 def test_places_in_a_file(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_places_cost_one_reading_of_the_file(tmp_path: Path) -> None:
     assert Locator(seconds=0).locate(lines[0], str(path)) is None
 
 
-# -- the outlet ------------------------------------------------------------------------------
+# -- the writer ------------------------------------------------------------------------------
 
 
 def rows(*records: str, **values: str | None) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""A closer look: a unit with what it computes, a proposal beside what runs, the course of a deployment."""
+"""Details: a unit with its operators, a proposal beside the running plan, the history of a deployment."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_proposal_is_shown_beside_what_runs(store: Store) -> None:
     edge = next(z for z in details.zones_of(found.preview) if z.zone == "E1.1")
     assert edge.before == ("low@E1.1",) and set(edge.after) == {"watermark@E1.1", "low@E1.1"}
     assert found.preview.shown().units
-    store.want("d0", "run", plan)  # something else is wanted meanwhile
+    store.want("d0", "run", plan)  # another desired state is stored meanwhile
     gone = details.examine(number, store.where)
     assert gone.preview is None and "no longer active" in (gone.gone or "")
     store.settle_decision(None, number, "rejected")
@@ -62,5 +62,5 @@ def test_the_course_has_what_was_changed_and_decided(store: Store) -> None:
     assert [d.id for d in found.decisions] == [number] and found.metrics.course
     assert found.since == pytest.approx(time.time() - 60.0, abs=30)
     assert all(d.updated >= found.since for d in found.decisions)
-    nothing = details.course("d0", -99.0, store.where)  # since a time that is to come
+    nothing = details.course("d0", -99.0, store.where)  # since a time in the future
     assert nothing.decisions == () and nothing.events == ()

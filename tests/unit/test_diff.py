@@ -1,4 +1,4 @@
-"""What starts, stops, is replaced or fed between two plans, and what happens to state."""
+"""Units that start, stop, are replaced or get other inputs between two plans, and the fate of their state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refusal(old: DeploymentPlan, new: DeploymentPlan, *reset: str) -> str:
     return str(caught.value)
 
 
-# ---------------------------------------------------------------- which units
+# ---------------------------------------------------------------- units
 
 
 def test_the_first_plan_starts_everything() -> None:
@@ -73,7 +73,7 @@ def test_only_the_changed_unit_restarts() -> None:
 def test_a_change_below_does_not_restart_what_is_above() -> None:
     decided = between(FIRST, replace(FIRST, above=1))
     assert actions(decided) == dict.fromkeys(("FP@E1", "FP@E2", "FP@E4"), "replace none")
-    # The keys above all differ, yet names and checkpoints go on.
+    # All keys above differ, but names and checkpoints stay.
     assert decided.wanted.dataflow.keys["AD"] != FIRST.plan().dataflow.keys["AD"]
     assert decided.wanted.unit("AD@S1") == replace(
         decided.wanted.unit("AD@S1"), tag=FIRST.plan().unit("AD@S1").tag, epoch=1
@@ -145,7 +145,7 @@ def test_what_is_new_gets_names_and_epochs_that_none_had() -> None:
 
 
 def in_cloud(hosts: dict[str, dict[str, Any]]) -> Continuum:
-    """Give the continuum with other hosts in its cloud."""
+    """Return the continuum with other hosts in its cloud."""
     data: Any = ACME.to_data()
     return Continuum.from_data({**data, "zones": {**data["zones"], "C1": {"layer": "cloud", "hosts": hosts}}})
 
@@ -198,7 +198,7 @@ def test_a_name_inside_a_unit_is_no_content() -> None:
 
     decided = diff(named("a"), named("b"))
     assert decided.empty
-    # The source's name is in the checkpoint: it goes on under the old one.
+    # The source's name is in the checkpoint: it keeps the old name.
     assert decided.wanted.tags["src_b"] == named("a").tags["src_a"]
 
 
@@ -225,7 +225,7 @@ ROWS = "id bigint, ts timestamp, k string, v double"
 
 
 def with_state(write: Callable[[Stream], Stream], *, before: str = "v > 0", schema: str = ROWS) -> DeploymentPlan:
-    """Plan a dataflow whose site keeps state."""
+    """Plan a dataflow with state at the site."""
     builder = hw.flow("f", locations=("L1",))
     rows = builder.read.json("/d/{location}", schema).named("read").with_watermark("ts", "5 seconds")
     low = rows.where(before).named("low")
@@ -234,7 +234,7 @@ def with_state(write: Callable[[Stream], Stream], *, before: str = "v > 0", sche
 
 
 def state(old: Callable[[Stream], Stream], new: Callable[[Stream], Stream], **changes: str) -> str:
-    """Give the state of the site's unit after a change, or why it is refused."""
+    """Return the action and the state of the site's unit after a change, or the errors that refuse it."""
     before, after = with_state(old), with_state(new, **changes)
     try:
         decided = diff(before, after)
@@ -348,7 +348,7 @@ def test_types_below_matter_to_state() -> None:
     assert "the aggregates changed" in text
     # A column that the windows do not use does not matter.
     assert state(windowed(), windowed(), schema=f"{ROWS}, more string") == "replace kept"
-    # A fold in event-time order has whole rows in its state.
+    # The state of a fold in event-time order has whole rows.
     old = folded(order="ts")
     assert "the rows that wait" in state(old, old, schema=f"{ROWS}, more string")
 
@@ -402,7 +402,7 @@ def test_state_of_two_zones_becomes_one_and_is_divided_again() -> None:
     }
     given_up = diff(FIRST.plan(), lifted, reset_state=frozenset({"AD@S1", "AD@S2"}))
     assert actions(given_up)["AD@S1"] == "stop given up"
-    # What they have read is not read again all the same.
+    # The rows that they have read are still not read again.
     assert [r.source_units for c in given_up.transfers for r in c.readings] == [("AD@S1", "AD@S2")]
 
 

@@ -1,4 +1,4 @@
-"""What the docs' pages show is so: blocks without Spark are run, all commands are such as there are."""
+"""Check the pages of the documentation: run the blocks without Spark, and parse all commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def controller() -> Iterator[None]:
-    """Run `headwater up` with simulated zones beside the commands of a page."""
+    """Run `headwater up` with simulated zones for the commands of a page."""
     zones, stop = SimulatedNodes(), threading.Event()
     thread = threading.Thread(target=deployments.up, kwargs={"open_node": zones.open, "stop": stop})
     thread.start()
@@ -65,7 +65,7 @@ def test_guides(page: Path, place: Path) -> None:
 
 @pytest.mark.parametrize("page", ALL, ids=named)
 def test_python_of_pages_runs(page: Path, place: Path) -> None:
-    """Blocks with ``>>>`` are for ``make docs``, which sees what they show; files are run above."""
+    """Run blocks without ``>>>``; ``make docs`` runs those with it, and the tests above run files."""
     names: dict[str, object] = {"__name__": "__docs__", "__file__": str(place / "flow.py")}
     for block in pages.blocks(page):
         if block.language == "python" and not block.file and not block.needs and ">>> " not in block.code:
@@ -73,7 +73,7 @@ def test_python_of_pages_runs(page: Path, place: Path) -> None:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Give the words of each command in a block of shell lines."""
+    """Yield the words of each command in a block of shell lines."""
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):

@@ -1,4 +1,4 @@
-"""What runs on nodes and should not is ended; what should run and was ended is started again."""
+"""Drift: the controller ends units that should not run, and restarts units that should."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def look(site: Site) -> None:
-    """Ask all nodes, and let what is begun because of their answers come to its end."""
+    """Poll all nodes, and wait until the actions that follow have ended."""
     site.controller._poller.poll()
     until(lambda: not site.controller._acting.began)
 
@@ -50,7 +50,7 @@ def told(site: Site) -> list[str]:
 
 
 def behind(site: Site, spec: UnitSpec) -> SimulatedNode:
-    """Give the port of a unit's node to somebody who is no controller of this store."""
+    """Return the port of a unit's node for a controller of another store."""
     node = site.running().continuum.node(spec.unit.node)
     return site.zones.open(node, Stamps("another store", 1))
 
