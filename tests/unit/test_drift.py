@@ -97,7 +97,7 @@ def test_what_was_stopped_and_runs_is_ended(site: Site) -> None:
 
 
 def test_what_a_former_plan_had_and_runs_is_ended(site: Site) -> None:
-    """A unit of before is left over, of a controller that was paused; the unit of now has its id."""
+    """A unit of the former plan still runs, left by a paused controller; the new unit has the same id."""
     site.apply(FIRST)
     former = spec(site.running(), "AD@S1")
     site.apply(LATER, reset_state=frozenset({"AD@S1", "AD@S2"}))
@@ -111,7 +111,7 @@ def test_what_a_former_plan_had_and_runs_is_ended(site: Site) -> None:
     assert "f/" + former.unit.checkpoint + " was left" in site.zones.differences(site.running(), "f")
     look(site)
     assert told(site)[0] == "drift: AD@S1 ran on S1 although it was to be stopped; stopped again"
-    look(site)  # the one of now has the same id, and was ended with it
+    look(site)  # the new unit has the same id, and ended with the former one
     with site.zones.world() as world:
         assert not world["units"][key]["runs"]
         world["units"].pop(key)
@@ -120,7 +120,7 @@ def test_what_a_former_plan_had_and_runs_is_ended(site: Site) -> None:
 
 
 def test_what_a_node_does_not_know_any_more_is_told_once(site: Site) -> None:
-    """Its state is not there either: a start would begin with nothing."""
+    """The node has no state of the unit either: a restart would begin without state."""
     site.apply(FIRST)
     key = f"f/{spec(site.running(), 'AD@S1').unit.checkpoint}"
     with site.zones.world() as world:
@@ -147,7 +147,7 @@ def test_a_change_under_way_is_not_disturbed(site: Site) -> None:
 
 
 def test_an_answer_of_before_a_change_is_not_acted_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node has told that a unit does not run; until that is looked at, another runs in its place."""
+    """The node reports that a unit does not run; before the report is processed, a newer unit replaces it."""
     site.apply(FIRST)
     one = spec(site.running(), "AD@S1")
     behind(site, one).stop(one)

@@ -1,4 +1,4 @@
-"""Operators moved, units fused and split by name: which deployment that is, and what is refused."""
+"""Operators moved, units fused and split by name: the resulting deployment, and refusals."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_split_and_fused_again() -> None:
 
 
 def whole(*, more: bool = False) -> DeploymentPlan:
-    """Plan one unit with three operators that keep state, and perhaps one more before the last of them."""
+    """Plan one unit with three stateful operators, and optionally another operator before the last of them."""
     builder = hw.flow("f", locations=["L1"])
     read = builder.read.json("/d/{location}", "id bigint, ts timestamp, v double").named("read")
     low = read.with_watermark("ts", "1 second").where("v > 0").named("low")
@@ -131,10 +131,10 @@ def whole(*, more: bool = False) -> DeploymentPlan:
 
 @pytest.mark.parametrize(
     ("last", "prompt"),
-    [("once", True), ("rising", False), ("more", False)],  # of what is new nobody knows
+    [("once", True), ("rising", False), ("more", False)],  # nothing is known about the new operator
 )
 def test_what_was_held_back_may_come_over_a_new_channel(last: str, prompt: bool) -> None:
-    """Duplicates are told at once; what is folded in the order of time waits for it."""
+    """Deduplication emits rows at once; a fold in event-time order holds them back."""
     wanted = whole(more=last == "more")
     cut = diff(whole(), build(wanted.dataflow, CONTINUUM, edit.split(wanted, "out", last)))
     (upper,) = [c for c in cut.transfers if c.unit == "out@E1"]
@@ -192,7 +192,7 @@ zones:
 
 
 def shaped(continuum: Continuum, shape: Callable[[hw.Stream], None]) -> DeploymentPlan:
-    """Build a dataflow whose stream 'rows' goes on in the cloud."""
+    """Plan a dataflow whose stream 'rows' continues in the cloud."""
     builder = hw.flow("f", locations=["L1"])
     rows = builder.read.json("/d/{location}", "id bigint, ts timestamp, v double").with_watermark("ts", "1 second")
     shape(rows.named("rows").to_layer("cloud"))

@@ -1,4 +1,4 @@
-"""Python, command line, REST, dashboard and pools give the same plan of what they are asked, and store it."""
+"""Check that Python, command line, REST, dashboard and pools make and store the same plan for the same request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.unit.entrances import Asked, Refused, Stored
 from tests.unit.test_plan import dataflows, paper
 
 NOT_SHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
-"""A case takes long: it is not made shorter."""
+"""Cases are not shrunk: a case takes long."""
 LOCATIONS = ("L1", "L2", "L4", "L5")
 
 
@@ -46,7 +46,7 @@ class World:
     directory: Path
     rest: ways.Rest
     empty: Path
-    """A store without anything, to be copied."""
+    """An empty store, to copy."""
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(directory, ways.Rest(directory / "nowhere.db"), directory / "empty.db")
 
 
-# ---------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------- requests
 
 
 @st.composite
 def continua(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw zones with hosts of several kinds, some of them with addresses of their own."""
+    """Draw zones with hosts of several kinds, some with their own addresses."""
     zones: dict[str, Any] = {"C1": {"layer": "cloud", **draw(zone_hosts("c"))}}
     sites = draw(st.integers(1, 2))
     for n in range(1, sites + 1):
@@ -93,7 +93,7 @@ def links(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def flows(draw: st.DrawFn) -> Dataflow:
-    """Draw a dataflow with or without state, some of whose operators have requirements."""
+    """Draw a dataflow with or without state; some of its operators may have requirements."""
     kept = versions().map(lambda version: replace(version, shape="annotated").flow())
     flow: Dataflow = draw(st.one_of(dataflows(), kept, st.just(paper())))
     free = [o.id for o in flow.operators if o.id not in {s.id for s in flow.sources}]
@@ -104,7 +104,7 @@ def flows(draw: st.DrawFn) -> Dataflow:
 
 @st.composite
 def asked(draw: st.DrawFn) -> Asked:
-    """Draw what is asked for: often by marks alone, else by a strategy with what it may be given."""
+    """Draw a request: often with marks alone, else with a strategy and its options."""
     found = Asked(flow=draw(flows()), zones=draw(continua()))
     if draw(st.booleans()):
         return found
@@ -118,7 +118,7 @@ def choices(draw: st.DrawFn, flow: Dataflow) -> dict[str, Any]:
     profile = Profile(dataflow=flow.name, rates=rates, operators=dict.fromkeys(flow.order, costs))
     strategy = draw(st.sampled_from([ANNOTATED, *STRATEGIES, *SCHEDULERS]))
     found: dict[str, Any] = {"strategy": strategy, "profile": draw(st.sampled_from([None, profile]))}
-    if strategy in SCHEDULERS or draw(st.integers(0, 9)) == 0:  # the others know no limits
+    if strategy in SCHEDULERS or draw(st.integers(0, 9)) == 0:  # the others take no limits
         found["max_latency"] = draw(st.sampled_from([None, 0.5, 5.0]))
         found["max_bandwidth"] = draw(st.sampled_from([None, 1, 80]))
         found["weights"] = draw(st.sampled_from([None, (1.0, 0.0), (0.0, 1.0)]))
@@ -126,7 +126,7 @@ def choices(draw: st.DrawFn, flow: Dataflow) -> dict[str, Any]:
 
 
 def drawn_edit(data: st.DataObject, plan: DeploymentPlan) -> Edit:
-    """Draw an edit of a plan that may well be possible."""
+    """Draw a plausible edit of a plan."""
     unit = data.draw(st.sampled_from(plan.units))
     continuum = plan.continuum
     kind = data.draw(st.sampled_from((Move, Move, Spread, Split, Fuse)))
@@ -149,11 +149,11 @@ def drawn_edit(data: st.DataObject, plan: DeploymentPlan) -> Edit:
     )
 
 
-# ---------------------------------------------------------------- one plan of all
+# ---------------------------------------------------------------- one plan from all entrances
 
 
 def agree(python: Any, command: Any, rest: Any) -> None:
-    """Check that the command line and REST plan as Python does."""
+    """Check that the command line and REST make the same plan as Python."""
     if isinstance(python, Refused):
         refused(python, command, rest)
     else:
@@ -161,7 +161,7 @@ def agree(python: Any, command: Any, rest: Any) -> None:
 
 
 def refused(python: Refused, command: Any, rest: Any) -> None:
-    """Check that the command line and REST refuse what Python does, for the same reasons."""
+    """Check that the command line and REST refuse the request for the same reasons as Python."""
     assert rest == python
     assert isinstance(command, tuple), (python, command)
     code, text = command
@@ -170,10 +170,10 @@ def refused(python: Refused, command: Any, rest: Any) -> None:
 
 
 def check_planned(world: World, one: Asked, store: Path) -> Proposal | Refused:
-    """Hold all entrances to one plan before anything is stored."""
+    """Check that all entrances make the same plan, before any of them stores it."""
     command = ways.CommandLine(world.directory)
     found, by_rest = ways.Python().propose(one.request, store), world.rest.plan(one, store)
-    if one.canary or one.reset:  # which the command line takes only where it is applied
+    if one.canary or one.reset:  # the command line takes these options only in ``apply``
         plain = replace(one, canary=None, reset=())
         agree(ways.Python().plan(plain, store), command.plan(plain, store), world.rest.plan(plain, store))
         told = found if isinstance(found, Refused) else ways.outline(found.plan)
@@ -188,7 +188,7 @@ def check_planned(world: World, one: Asked, store: Path) -> Proposal | Refused:
 
 
 def check_stored(outcomes: list[Any], shown: Proposal) -> None:
-    """Check that all stored the same: the plan that was shown."""
+    """Check that all entrances stored the plan that was shown."""
     for one in outcomes:
         if shown.change.same:
             assert one is None
@@ -201,7 +201,7 @@ def check_stored(outcomes: list[Any], shown: Proposal) -> None:
 
 
 def check_applied(world: World, one: Asked, store: Path, new: Iterator[Path]) -> Proposal | None:
-    """Apply by each entrance in a copy of a store, and then in it."""
+    """Apply by the other entrances in copies of a store, and by Python in the store itself."""
     shown = check_planned(world, one, store)
     each = (ways.CommandLine(world.directory), world.rest)
     outcomes = [way.apply(one, ways.copied(store, next(new))) for way in each]
@@ -213,7 +213,7 @@ def check_applied(world: World, one: Asked, store: Path, new: Iterator[Path]) ->
 
 
 def check_edited(world: World, name: str, edit: Edit, store: Path, new: Iterator[Path]) -> Proposal | None:
-    """Edit by each entrance, and approve the same as a decision by each, all in copies; then edit it."""
+    """Edit, and approve the same edit as a decision, by each entrance in a copy of the store; then edit the store."""
     command, python = ways.CommandLine(world.directory), ways.Python()
     shown = python.propose(PlanRequest(of=name, edits=(edit,)), store)
     outcomes = [way.edit(name, edit, ways.copied(store, next(new))) for way in (command, world.rest)]
@@ -233,7 +233,7 @@ def came_of(shown: Proposal | None) -> str:
 
 
 def check_settled(shown: Proposal | None, store: Path, zones: SimulatedNodes) -> None:
-    """Let what was stored be carried out, and check that it is what was shown."""
+    """Let a controller execute the stored plan, and check that the result is the plan that was shown."""
     if came_of(shown) == "done":
         assert shown is not None
         plan = ways.settle(store, shown.plan.dataflow.name, zones)
@@ -256,7 +256,7 @@ def check_case(world: World, one: Asked, data: st.DataObject, edits: int) -> Non
         plan = shown.change.diff.wanted
         for _ in range(edits):
             if data.draw(st.sampled_from((False, False, False, True))):
-                # The same dataflow, placed anew.
+                # The same dataflow with a new placement.
                 more = data.draw(choices(one.flow))
                 canary = data.draw(st.sampled_from([None, 1]))
                 known = data.draw(st.booleans())
@@ -341,7 +341,7 @@ OPTIONS: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 def test_each_option_comes_through(world: World, tmp_path: Path) -> None:
-    """What hypothesis may not draw: each kind of edit with all it takes, and each option of ``apply``."""
+    """Check each kind of edit with all its options, and each option of ``apply``; hypothesis may not draw them all."""
     new = (tmp_path / f"{n}.db" for n in itertools.count())
     store, zones = ways.copied(world.empty, next(new)), SimulatedNodes()
     first = Asked(flow=fixed(), zones=ZONES)
@@ -361,7 +361,7 @@ def test_each_option_comes_through(world: World, tmp_path: Path) -> None:
 
 
 def check_pooled(outcomes: list[Any], store: Path, pool: str) -> bool:
-    """Check that all stored one plan of a pool, which is the one that ``Client`` makes; False: refused."""
+    """Check that all entrances stored the plan of a pool that ``Client`` makes; return False if it is refused."""
     *copies, python = outcomes
     if isinstance(python, Refused):
         refused(python, *copies)
@@ -401,7 +401,7 @@ def check_pool(world: World, members: list[Asked], data: st.DataObject) -> None:
 
 @st.composite
 def members(draw: st.DrawFn) -> list[Asked]:
-    """Draw dataflows for one pool: two that may have something in common, and perhaps another one."""
+    """Draw two or three dataflows for one pool; two of them differ only in the name."""
     zones = draw(continua())
     drawn = [draw(flows()) for _ in range(draw(st.integers(1, 2)))]
     found = [*drawn, draw(st.sampled_from(drawn))]

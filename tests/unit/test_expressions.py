@@ -1,4 +1,4 @@
-"""Expressions: canonical text, columns, errors. Their types are held against Spark's in conformance."""
+"""Expressions: canonical text, columns, errors. The conformance tests compare their types with Spark's."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_headwater_puts_each_operator_where_the_paper_does() -> None:
 
 
 def test_headwater_releases_files_in_order_of_their_events(tmp_path: Path) -> None:
-    variant = Zones(None, tmp_path)  # type: ignore[arg-type]  # no lab is asked
+    variant = Zones(None, tmp_path)  # type: ignore[arg-type]  # no lab is used
     for location in EDGES.values():
         (tmp_path / location / "events").mkdir(parents=True)
     burst = Burst(480_000, 480_000)
@@ -146,7 +146,7 @@ def test_event_servers_give_what_has_happened() -> None:
 
 
 def _quietly(log: events.Log, server: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the test has closed it
+    with contextlib.suppress(OSError):  # the test has closed the socket
         events.serve(log, server)
 
 
@@ -168,7 +168,7 @@ def storage(tmp_path: Path) -> Iterator[http.client.HTTPConnection]:
 def ask(
     storage: http.client.HTTPConnection, method: str, name: str, query: str, body: bytes | None = None
 ) -> tuple[int, Any]:
-    """Make a request, and follow it to the host with the data as Hadoop's client does."""
+    """Send a request; follow its redirect to the host with the data, as Hadoop's client does."""
     storage.request(method, f"/webhdfs/v1{name}?{query}")
     answer = storage.getresponse()
     data = answer.read()
@@ -228,7 +228,7 @@ def test_a_ratio_needs_both_variants() -> None:
 
 
 class NoLab:
-    """A lab whose links are not there."""
+    """A lab without links."""
 
     def set_links(self, **_: object) -> None: ...
 

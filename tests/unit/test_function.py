@@ -1,4 +1,4 @@
-"""Python functions as values: what changes their fingerprint and what does not, and how they travel."""
+"""Python functions as values: changes that alter the fingerprint, changes that do not, and serialization."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ NAMES = ["bound", "called", "f", "fact", "model", "nested", "part", "uses_model"
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Give a function that imports a text as a user's module, each time from a file of its own."""
+    """Return a function that imports a text as a user's module, each time from a new file."""
     counts = iter(range(100))
 
     def load(text: str) -> Any:
@@ -163,7 +163,7 @@ def test_the_same_lambda_elsewhere_is_the_same(load: Callable[[str], Any]) -> No
 
 
 def run(text: str) -> Callable[..., Any]:
-    """Define ``f`` as a REPL does: its source is nowhere."""
+    """Define ``f`` as a REPL does: without a source file."""
     names: dict[str, Any] = {}
     exec(text, names)
     found: Callable[..., Any] = names["f"]

@@ -1,4 +1,4 @@
-"""The example generators: layout, labels, exact account of malformed lines; taxi columns, order, routes."""
+"""The example generators: layout, labels, exact report of malformed lines; taxi columns, order, routes."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_taxi_routes_are_as_hot_as_in_the_real_file() -> None:
     routes = Counter((cell(row[6], row[7]), cell(row[8], row[9])) for row in rows)
     per_10_000 = [count / 4 for _, count in routes.most_common(10)]
     assert 12 <= per_10_000[0] <= 20  # 16 in the real file
-    assert 7 <= per_10_000[-1] <= 12  # 10
+    assert 7 <= per_10_000[-1] <= 12  # 10 in the real file
     assert all(1 <= part <= 300 for route in routes for place in route for part in place)
 
 

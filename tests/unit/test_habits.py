@@ -1,4 +1,4 @@
-"""PySpark's names and values are answered with the line to write instead."""
+"""PySpark's names and values raise errors that show the line to write instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes took of the cores, when some end and others come; to whom it is put down; quotas."""
+"""CPU time of processes while some end and others start; its attribution to units; CPU quotas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_worker_that_ended_is_counted_once() -> None:
     account = CpuClock()
     account.take({ZYGOTE: Process(5.0, 1.0)})
     assert account.take({ZYGOTE: Process(5.0, 1.0), WORKER: Process(3.0, 0.0)}) == 3.0
-    # It took half a second more, ended, and the zygote has its 3.5 seconds in its account of the ended.
+    # The worker used another 0.5 s and ended; the zygote's account of ended children has its 3.5 s.
     assert account.take({ZYGOTE: Process(5.1, 4.5)}) == pytest.approx(0.6)
     assert account.seconds == pytest.approx(3.6)
 
@@ -97,13 +97,13 @@ def test_the_least_quota_of_a_process_bounds_it(tmp_path: Path) -> None:
 
 @dataclass
 class Spark:
-    """An endpoint of which only the processes matter."""
+    """An endpoint of which the tests use only the processes."""
 
     processes: tuple[int, ...] = ()
     cores: int = 64
 
     def known(self) -> Any:
-        """Give it with its host, as a node's Sparks do."""
+        """Return the endpoint with its host, as a node's Sparks do."""
         return HOST, self
 
 
@@ -117,9 +117,9 @@ def test_a_spark_is_shared_by_how_long_batches_took() -> None:
     one, two, idle = running(Batch(0, 110.0, 0.3, 5)), running(Batch(4, 110.5, 0.1, 5)), running()
     meter.share([one, two, idle])
     assert (one.cpu_s, two.cpu_s, idle.cpu_s) == (pytest.approx(3.0), pytest.approx(1.0), 0.0)
-    meter.share([one, two, idle])  # nothing new is told
+    meter.share([one, two, idle])  # no new batch is reported
     assert one.cpu_s + two.cpu_s == pytest.approx(4.0)
-    meter._samples.append((112.0, 20.0))  # nobody was busy
+    meter._samples.append((112.0, 20.0))  # no query was busy
     meter.share([one, two, idle])
     assert one.cpu_s + two.cpu_s == pytest.approx(4.0)
     meter._samples.append((113.0, 21.0))

@@ -1,4 +1,4 @@
-"""A zone that hangs delays what needs it; changes and polls of all others go on."""
+"""A zone that hangs delays only the changes that need it; all other changes and polls continue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ THROUGH_S1 = replace(FIRST, locations=("L1", "L2"))
 THROUGH_S2 = replace(FIRST, locations=("L4",))
 HANGS = "S1"
 CHANGED = replace(THROUGH_S1, more=True, above=1, tap=True)
-"""Something else in each zone."""
+"""Another change in each zone."""
 
 
 def planned(name: str, version: Version) -> DeploymentPlan:
@@ -33,13 +33,13 @@ def planned(name: str, version: Version) -> DeploymentPlan:
 
 
 class World:
-    """Two deployments with nothing in common but the cloud, and a zone of the first that can hang."""
+    """Two deployments that share only the cloud, and a zone of the first that can hang."""
 
     def __init__(self, directory: Path) -> None:
         self.store = Store(directory / "store.db")
         self.zones = SimulatedNodes(before=self._before)
         self.asked: Counter[str] = Counter()
-        """Reports that each node was asked for."""
+        """The number of reports requested from each node."""
         self.held = threading.Semaphore(0)
         """Counts calls that hang."""
         self._free = threading.Event()
@@ -57,7 +57,7 @@ class World:
 
     @contextmanager
     def hung(self) -> Iterator[None]:
-        """Let every call to the zone hang while the block lasts."""
+        """Make every call to the zone hang while the block runs."""
         self._free.clear()
         try:
             yield
@@ -87,7 +87,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    # How long is waited for an answer matters to people; the order of what happens is the same.
+    # Shorten the waits for answers; the order of events stays the same.
     monkeypatch.setattr(poller, "ROUND_SECONDS", 0.5)
     monkeypatch.setattr(poller, "SILENT", 0.3)
     monkeypatch.setattr(executor, "_SILENT", 0.3)
@@ -110,7 +110,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def outcomes(world: World) -> list[str]:
-    """Give the ends of changes behind the first ones, in their order."""
+    """Return the ends of all changes but the first of each deployment, in order."""
     told = world.store.told(after=0, limit=10_000)
     ends = [f"{e.deployment} {e.text}" for e in told if e.text.endswith((": done", ": superseded"))]
     return [end for end in ends if not end.endswith("version 1: done")]
@@ -143,7 +143,7 @@ def test_a_change_that_needs_it_waits_says_so_and_goes_on(world: World) -> None:
 
 
 def test_of_the_same_deployment_what_does_not_need_it_goes_on(world: World) -> None:
-    """Only the cloud's unit changes."""
+    """Change only the cloud's unit."""
     with world.hung():
         assert world.held.acquire(timeout=60)  # a report hangs
         version = world.want("near", replace(THROUGH_S1, alarm=2))
@@ -156,7 +156,7 @@ def test_a_newer_wish_takes_the_place_of_one_that_hangs(world: World) -> None:
         world.want("near", replace(THROUGH_S1, tap=True))
         until(lambda: "does not answer" in world.store.deployment("near").message)
         newer = world.want("near", replace(THROUGH_S1, alarm=5))
-        until(lambda: world.ended("near", newer))  # what would have changed in the zone has not begun
+        until(lambda: world.ended("near", newer))  # no step in the zone has begun
         assert outcomes(world) == ["near version 2: superseded", "near version 3: done"]
     world.check("near", replace(THROUGH_S1, alarm=5))
     last = world.want("near", replace(THROUGH_S1, tap=True, alarm=5))
@@ -170,7 +170,7 @@ def test_polls_of_others_go_on_and_it_is_told_as_silent(world: World) -> None:
         assert world.held.acquire(timeout=60)
         began = Counter(world.asked)
         until(lambda: all(world.asked[node] >= began[node] + 5 for node in others))
-        assert world.asked[HANGS] == began[HANGS]  # what has not answered is not asked again
+        assert world.asked[HANGS] == began[HANGS]  # a node that has not answered is not polled again
         until(lambda: errors(world, "near") == {HANGS: "does not answer"})
         assert errors(world, "far") == {}
     until(lambda: errors(world, "near") == {} and world.asked[HANGS] >= began[HANGS] + 2)

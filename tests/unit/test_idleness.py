@@ -1,4 +1,4 @@
-"""Which inputs are idle, and up to which event time they no longer hold back a unit."""
+"""Idle inputs, and the event time up to which they do not hold back a unit."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def seen(name: str, time: int | None, *, quiet: float = 0.0, idle_after: float |
     ("inputs", "lift"),
     [
         ([seen("a", 5, quiet=60), seen("b", 9), seen("c", 7)], 7),
-        ([seen("a", 5, quiet=60), seen("b", 9), seen("c", None)], None),  # c may bring any row
-        ([seen("a", 5, quiet=60), seen("b", 9, quiet=99)], 9),  # nobody holds back the one that is ahead
+        ([seen("a", 5, quiet=60), seen("b", 9), seen("c", None)], None),  # c may bring rows of any event time
+        ([seen("a", 5, quiet=60), seen("b", 9, quiet=99)], 9),  # no input holds back the one that is ahead
         ([seen("a", None, quiet=60), seen("b", 9, quiet=99, idle_after=None)], 9),
-        ([seen("a", 5, quiet=60), seen("b", END)], 5),  # an ended input is nobody's goal
+        ([seen("a", 5, quiet=60), seen("b", END)], 5),  # an ended input does not count
         ([seen("a", 5, quiet=60), seen("b", END), seen("c", 7)], 7),
     ],
 )
@@ -36,7 +36,7 @@ def test_an_input_is_lifted_when_it_is_idle_and_behind() -> None:
     assert known.lifts([seen("a", 5, quiet=61), seen("b", 9)]) == {}
     assert known.lifts([seen("a", 5, quiet=62), seen("b", 12)]) == {"a": 12}
     assert known.lifts([seen("a", 14, quiet=62), seen("b", 12)]) == {}
-    assert known.lifts([seen("a", 5), seen("b", 20)]) == {}  # back again
+    assert known.lifts([seen("a", 5), seen("b", 20)]) == {}  # no longer idle
     assert known.locations == ()
 
 

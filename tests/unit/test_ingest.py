@@ -1,4 +1,4 @@
-"""When the rows of a batch came to a source, from what a query writes down of what it reads."""
+"""The ingest times of a batch's rows, from the files in which a query records its reads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROW = Segment(file=None, rows=1, bytes=1, crc32=0)
 
 
 class Query:
-    """A checkpoint as Spark leaves it, and the logs that it reads."""
+    """A checkpoint as Spark leaves it, and the logs that the query reads."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -50,17 +50,17 @@ class Query:
         self.members.write_text(json.dumps({"writers": writers}))
 
     def log(self, name: str, *entries: tuple[float, float] | None, rows: int = 1) -> FileLog:
-        """Write entries that carry these times."""
+        """Write entries with these ingest times."""
         log = FileLog(self.root / name, fsync=False)
         first = log.latest()
         for n, ingested in enumerate(entries):
-            # Without rows an entry is published only if it moves the frontier.
+            # An entry without rows is published only if it moves the frontier.
             piece = Segment(file=None, rows=rows, bytes=1, crc32=0, frontier=first + n + 1)
             log.commit(1, first + n, [piece], ingested=ingested)
         return log
 
     def plan(self, offsets: Mapping[str, Any], *, at: float | None = None) -> int:
-        """Write down how far the next batch goes, and what its channels' readers say of it."""
+        """Write the end offsets of the next batch, and the arrival times that its channels' readers record."""
         self._batch += 1
         for name, offset in offsets.items():
             if is_of_channels(offset) and offset != self._read.get(name):
@@ -230,7 +230,7 @@ def test_an_entry_without_these_times_is_read_and_written_as_before() -> None:
     assert Entry.from_record(json.loads(json.dumps(timed.to_record()))) == timed
 
 
-# ------------------------------------------------------------ what has gone through, and what waits
+# ------------------------------------------------------------ passed rows and waiting rows
 
 
 def test_a_latency_weighs_batches_by_their_rows() -> None:
@@ -279,7 +279,7 @@ def test_the_note_stays_short(query: Query) -> None:
     assert query.tracking.passed(0) == []
     query.tracking.file.unlink()
     query.tracking.file.mkdir()
-    query.tracking.note(3, 5, IngestTimes(1.0, 2.0, fresh=True))  # which cannot be written: no error
+    query.tracking.note(3, 5, IngestTimes(1.0, 2.0, fresh=True))  # a note that cannot be written is no error
 
 
 def test_what_waits_is_as_old_as_the_first_entry_with_rows(query: Query) -> None:
@@ -295,10 +295,10 @@ def test_what_waits_is_as_old_as_the_first_entry_with_rows(query: Query) -> None
     query.commit(query.plan({"c_x": {"a@E1": 2, "b@E2": 1}}))
     assert query.tracking.oldest_s("unit", 100.0) is None
     query.log("a@E1", (40.0, 41.0), rows=0)
-    assert query.tracking.oldest_s("unit", 100.0) is None  # nothing but a mark of time
+    assert query.tracking.oldest_s("unit", 100.0) is None  # an entry without rows
     query.log("c@E3", (50.0, 51.0))
     query.list("a@E1", "b@E2", "c@E3")
-    assert query.tracking.oldest_s("unit", 100.0) is None  # nobody reads it yet, or any more
+    assert query.tracking.oldest_s("unit", 100.0) is None  # the unit does not read it now
     FileLog(query.root / "c@E3").register("unit")
     assert query.tracking.oldest_s("unit", 100.0) == 50.0
 
@@ -309,5 +309,5 @@ def test_a_batch_under_way_counts_until_it_is_committed(query: Query) -> None:
     assert query.tracking.oldest_s("unit", 100.0) == 10.0
     query.commit(batch)
     assert query.tracking.oldest_s("unit", 100.0) is None
-    query.plan({"s_1": "7"}, at=96.0)  # reads nothing
+    query.plan({"s_1": "7"}, at=96.0)  # reads no rows
     assert query.tracking.oldest_s("unit", 100.0) is None

@@ -1,4 +1,4 @@
-"""Tasks over readings: what their folds give for known values, and what models become."""
+"""Tasks over readings: the results of their folds for known values, and models as expressions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def readings() -> Stream:
 
 
 def folded(make: Callable[[Stream], Stream], values: list[Any], **more: Any) -> list[dict[str, Any]]:
-    """Fold readings of one device, a second apart; give the rows that come of them."""
+    """Fold readings of one device, one second apart; return the resulting rows."""
     import json
 
     operator: Any = make(readings()).operator
@@ -196,10 +196,10 @@ def test_a_chart_is_the_same_whatever_was_drawn_before() -> None:
     drawn = random.Random(3)
     series = [
         [{"label": f"l{drawn.randrange(k)}", "at": n * s, "value": drawn.uniform(-s, s)} for n in range(20)]
-        for k, s in ((3, 1.0), (15, 1e4), (1, 0.01), (14, 1.0), (3, 1.0))  # from 13 lines on without a legend
+        for k, s in ((3, 1.0), (15, 1e4), (1, 0.01), (14, 1.0), (3, 1.0))  # no legend from 13 lines on
     ]
     alone: list[str] = []
-    for one in series:  # each in a thread of its own, where nothing was drawn
+    for one in series:  # each in its own thread, in which no chart was drawn before
         worker = Thread(target=lambda points=one: alone.append(svg(points)))
         worker.start()
         worker.join(60)

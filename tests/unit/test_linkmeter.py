@@ -1,4 +1,4 @@
-"""The capacity, use and delay of a link, from what relays receive at given times."""
+"""The capacity, use and delay of a link, measured from the times at which relays receive data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ A, B = "relay a", "relay b"
 
 
 class Receiving:
-    """A meter under a clock of its own, and a link that gives it data."""
+    """A meter with its own clock, and a link that sends data to it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -23,7 +23,7 @@ class Receiving:
         self.now += seconds
 
     def backlog(self, size: int, rate: float, *, relay: str = A, piece: int = PIECE) -> None:
-        """Receive what waits, at a rate, and that there is no more; the first piece is small."""
+        """Receive a backlog at a rate until no data is left; the first piece is small."""
         self.meter.came(relay, 4096, 1.0)
         left = size - 4096
         while left > 0:
@@ -57,7 +57,7 @@ def test_what_waits_comes_as_fast_as_the_link_is(receiving: Receiving, size: int
     receiving.wait(3600)
     receiving.meter.came(A, 1000, 1.0)
     receiving.meter.broke(A)
-    assert receiving.meter.capacity == pytest.approx(2e6)  # the last that is known
+    assert receiving.meter.capacity == pytest.approx(2e6)  # the last known capacity
 
 
 def test_a_few_bytes_tell_nothing(receiving: Receiving) -> None:
@@ -72,7 +72,7 @@ def test_small_entries_that_wait_tell_it_together(receiving: Receiving) -> None:
 
 @pytest.mark.parametrize("busy", [True, False])
 def test_it_falls_when_a_link_is_throttled_and_rises_when_it_recovers(receiving: Receiving, busy: bool) -> None:
-    """With data all the time, and with a little of it now and then."""
+    """Test with data all the time, and with a little data now and then."""
 
     def at(rate: float, seconds: float) -> None:
         until = receiving.now + seconds
@@ -93,7 +93,7 @@ def test_a_piece_that_does_not_come_tells_that_the_link_is_slow(receiving: Recei
     receiving.meter.came(A, PIECE, 1.0)
     receiving.wait(2)
     assert receiving.meter.capacity == pytest.approx(PIECE / 2)
-    receiving.meter.broke(A)  # the link is down, or all has come
+    receiving.meter.broke(A)  # the link is down, or all data has arrived
     assert receiving.meter.capacity == pytest.approx(20e6)
 
 
@@ -102,7 +102,7 @@ def test_behind_a_token_bucket_the_burst_is_not_the_capacity(receiving: Receivin
     for _ in range(5):
         receiving.wait(1)
         meter.came(A, 4096, 1.0)
-        for _ in range(2):  # the bucket
+        for _ in range(2):  # the burst of the bucket
             receiving.wait(0.0005)
             meter.came(A, PIECE, 0.0005)
         for _ in range(4):
@@ -139,7 +139,7 @@ def test_two_relays_have_their_link_in_common(receiving: Receiving) -> None:
 
 
 def test_a_slow_receiver_is_no_slow_link(receiving: Receiving) -> None:
-    """It takes 30 ms to store an entry, and the next ones have come meanwhile."""
+    """The receiver takes 30 ms to store an entry; the next entries arrive meanwhile."""
     meter = receiving.meter
 
     def stored(count: int) -> None:
@@ -160,7 +160,7 @@ def test_a_slow_receiver_behind_a_slower_link_measures_the_link(receiving: Recei
     rng, meter = random.Random(1), receiving.meter
     meter.came(A, 10_000, 1.0)
     for _ in range(100):
-        storing = rng.choice([0.03, 0.15])  # the link takes 0.1 s for each: sometimes one is there already
+        storing = rng.choice([0.03, 0.15])  # the link takes 0.1 s per entry: some entries have arrived already
         lag = max(0.0, 0.1 - storing)
         receiving.wait(storing + lag)
         meter.came(A, round(100e3 * (storing + lag)), lag)
@@ -172,7 +172,7 @@ def test_what_was_held_back_here_does_not_count(receiving: Receiving) -> None:
     receiving.backlog(1_000_000, 1e6)
     meter.broke(A, held=True)
     receiving.wait(5)
-    for _ in range(50):  # from buffers of this machine
+    for _ in range(50):  # data from buffers of this machine
         meter.came(A, PIECE, 0.0)
         receiving.wait(0.001)
     for _ in range(8):
@@ -200,11 +200,11 @@ def test_the_delay_is_half_the_least_of_the_last_trips(receiving: Receiving) -> 
     assert meter.delay_s == 0.025
 
 
-# ------------------------------------------------------------ what stands in line where nobody can say so
+# ------------------------------------------------------------ queues that no machine reports
 
 
 class Queue:
-    """Messages between two machines whose clocks have nothing in common."""
+    """Messages between two machines with unrelated clocks."""
 
     def __init__(self, receiving: Receiving, *, rate: float, trip: float = 0.05) -> None:
         self.receiving = receiving
@@ -214,7 +214,7 @@ class Queue:
         self._apart = 12_345.0
 
     def send(self, count: int, at: float) -> None:
-        """Send a piece, and then that there is no more; take both as they come."""
+        """Send a piece, then the message that there is no more; receive both as they arrive."""
         for size in (count, 0):
             asked = self.receiving.now
             self._free = max(self._free, at) + (size + 400) / self.rate
@@ -232,12 +232,12 @@ def test_small_pieces_that_stand_in_line_tell_the_capacity(receiving: Receiving)
     begun = receiving.now
     for n in range(100):
         queue.send(8000, begun + 0.1 * n)
-    assert receiving.meter.capacity is None  # none had to stand in line
+    assert receiving.meter.capacity is None  # no message had to queue
     queue.rate = 50e3
     for n in range(100, 130):
         queue.send(8000, begun + 0.1 * n)
     assert receiving.meter.capacity == pytest.approx(50e3, rel=0.15)
-    assert receiving.meter.capacity < 50e3  # messages around the pieces take their part
+    assert receiving.meter.capacity < 50e3  # the other messages use a part of the capacity
     queue.rate = 1e6
     for n in range(130, 400):
         queue.send(8000, begun + 0.1 * n)
@@ -247,7 +247,7 @@ def test_small_pieces_that_stand_in_line_tell_the_capacity(receiving: Receiving)
 def test_a_pause_is_not_counted_to_what_comes_after_it(receiving: Receiving) -> None:
     queue = Queue(receiving, rate=50e3)
     begun = receiving.now
-    for n in range(200):  # pairs: the second one of each has to stand in line
+    for n in range(200):  # pairs: the second message of each has to queue
         queue.send(8000, begun + 2.0 * (n // 2))
     assert receiving.meter.capacity == pytest.approx(50e3, rel=0.15)
 
@@ -262,7 +262,7 @@ def test_messages_that_were_there_when_asked_for_tell_nothing(receiving: Receivi
 
 
 def test_the_least_trip_is_forgotten_after_a_few_streams(receiving: Receiving) -> None:
-    """The other side's clock has gone ahead meanwhile: what need not wait seems to take longer."""
+    """The other side's clock has gone ahead meanwhile: messages that do not queue seem to take longer."""
     line = Line(lambda: receiving.now)
     line.busy_since(receiving.now, 1.0)
 

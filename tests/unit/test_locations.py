@@ -1,4 +1,4 @@
-"""Operators in another layer for some locations: the plan, what is refused, how it is edited and changed."""
+"""Operators in another layer for some locations: plans, refusals, edits and changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WHERE = tuple[str, str, tuple[str, ...]]
 
 
 def line(*locations: str, keys: tuple[str, ...] = ("location", "k"), tap: bool = False) -> Dataflow:
-    """Make a filter, a fold in the order of time, windows and a list; ``tap``: the filter is also written."""
+    """Build a filter, a fold in event-time order, windows and a list; ``tap``: the filter's output is also written."""
     builder = hw.flow("f", locations=locations or ("L1", "L2", "L3"))
     read = builder.read.json("/d/{location}", SCHEMA, location_as="location").named("read")
     clean = read.with_watermark("ts", "5 seconds").where("v > 0").named("clean")
@@ -167,7 +167,7 @@ def test_a_cut_holds_wherever_both_of_its_ends_are() -> None:
     assert [u for u, *_ in units(plan) if u.startswith("fold")] == ["fold@E1", "fold@E3", "fold@C1"]
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 def test_rows_that_came_together_are_not_parted() -> None:
@@ -213,7 +213,7 @@ def test_moved_for_one_location_and_back() -> None:
     assert back == plan.deployment
     all_up = build(plan.dataflow, CONTINUUM, edit.move(again, "fold", "cloud"))
     assert all_up.layers_at == {} and all_up.layers == {**plan.layers, **up("fold", "count")}
-    # For L2 downwards, for the others upwards.
+    # Downwards for L2, upwards for the other locations.
     site = build(plan.dataflow, CONTINUUM, edit.move(again, "count", "site"))
     assert site.layers_at == {"L2": {"fold": "site"}} and site.layers["count"] == "site"
     assert site.layers["fold"] == "edge"
@@ -247,7 +247,7 @@ def test_split_and_fused_with_layers_by_location() -> None:
     assert edit.fuse(split, "fold@C1", "count@C1") == plan.deployment
 
 
-# ---------------------------------------------------------------- what is carried over
+# ---------------------------------------------------------------- transfers of state
 
 
 def actions(decided: PlanDiff) -> dict[str, str]:
@@ -296,7 +296,7 @@ def test_a_unit_that_gets_a_location_more_is_replaced_with_its_state() -> None:
     assert change.reason == "it takes over L1; it takes over the state of count@E1"
     shares = transfers(there)["count@C1"].shares
     assert [[d.unit for d in s.source_units] for s in shares] == [["count@E1", "count@C1"]] * 2
-    # What out@C1 knows of the event time of L2 does not hold for L1: it is another channel.
+    # The event time of L2 at out@C1 does not hold for L1: the channel is a new one.
     assert {c.channel.split("-")[0] for c in there.channels if c.action == "begins"} == {"clean", "count"}
     assert there.wanted.unit("count@C1").tag != one.unit("count@C1").tag
     back = diff(there.wanted, one)
@@ -324,13 +324,13 @@ def test_without_state_event_time_comes_from_where_the_rows_were() -> None:
     one, two = (deployed(stateless(), dict.fromkeys(at, up("more"))) for at in (("L2",), ("L1", "L2")))
     there = diff(one, two)
     transfer = transfers(there)["more@C1"]
-    assert transfer.source_units == ("more@E1", "more@C1")  # the first for its event time alone
+    assert transfer.source_units == ("more@E1", "more@C1")  # the first only for its event time
     assert [(r.source_units, r.joined, r.prompt) for r in transfer.readings] == [(("more@C1",), True, True)]
     assert actions(diff(there.wanted, one))["more@C1"] == "replace none"
 
 
 def test_what_nobody_reads_on_is_read_out() -> None:
-    """The filter of L1 goes on for its tap; who leaves the location has to read what it had written."""
+    """The filter of L1 stays for its tap; the unit that leaves the location first reads its remaining rows."""
     flow = stateless(tap=True)
     both, one = (deployed(flow, dict.fromkeys(at, up("more"))) for at in (("L1", "L2"), ("L2",)))
     steps = [f"{s.kind} {s.unit}" for s in steps_of(diff(both, one)) if isinstance(s, Drain | Stop)]
@@ -342,7 +342,7 @@ LAYERS = ("edge", "site", "cloud")
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[DeploymentPlan]:
-    """Draw plans of one dataflow, each an edit of the one before, mostly for one location."""
+    """Draw plans of one dataflow, each an edit of the previous one, mostly for one location."""
     cuts = draw(st.sets(st.sampled_from([("clean", "fold"), ("fold", "count"), ("list", "out")])))
     plan = deployed(line(tap=draw(st.booleans())), {}, *cuts)
     made = [plan]
@@ -361,7 +361,7 @@ def histories(draw: st.DrawFn) -> list[DeploymentPlan]:
 @settings(max_examples=60, deadline=None)
 @given(histories())
 def test_any_history_keeps_each_state_once(plans: list[DeploymentPlan]) -> None:
-    """For each location and operator its state is where its rows are, and nowhere else."""
+    """Check that the state of an operator for a location is only in the unit that reads the location's rows."""
     running = diff(None, plans[0]).wanted
     zones = SimulatedNodes()
     unit_statuses = carry_out(steps_of(diff(None, running)), zones, diff(None, running), {})
@@ -385,7 +385,7 @@ def check_plan(plan: DeploymentPlan) -> None:
     taken = [(o, x) for u in plan.units for o in u.operators for x in u.locations]
     locations = plan.dataflow.locations
     assert sorted(taken) == sorted((o, x) for o in plan.dataflow.order for x in locations)
-    for unit in plan.units:  # each row has one way
+    for unit in plan.units:  # each row takes one path
         for operator in {p for o in unit.operators for p in plan.dataflow[o].inputs} - {*unit.operators}:
             read = [plan.unit(c.producer) for c in plan.inputs(unit) if c.operator == operator]
             assert sorted(x for u in read for x in u.locations) == sorted(unit.locations)

@@ -1,4 +1,4 @@
-"""What the store keeps for decisions: samples, SLOs, profiles, decisions; older stores."""
+"""The store's data for decisions: samples, SLOs, profiles, decisions; older stores."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SEEN = Progress(
 
 
 def running(store: Store, plan=None) -> str:  # type: ignore[no-untyped-def] # a plan
-    """Let a plan be in force; give its id."""
+    """Make a plan active; return its id."""
     store.hold("me", 600)
     store.want("f", "run", plan or FIRST.plan())
     decided = diff(store.active_plan("f"), plan or FIRST.plan(), generation=store.desired("f").generation)
@@ -83,7 +83,7 @@ def test_samples_are_kept_as_they_were_seen(store: Store) -> None:
     assert store.samples("f")[0].progress == replace(SEEN, seconds=1000.0)
     assert [s.at for s in store.samples("f", since=1001.5)] == [1001.5, 1003.0]
     assert [s.at for s in store.samples("f", most=2)] == [1001.5, 1003.0]
-    store.report("me", 1003.0, samples={"f": Progress(seconds=0.0)})  # a clock that stood still
+    store.report("me", 1003.0, samples={"f": Progress(seconds=0.0)})  # a clock that does not advance
     assert store.samples("f")[-1].progress == Progress(seconds=0.0)
     with pytest.raises(LeaseLost):
         store.report("two", 1004.0, samples={"f": SEEN})
@@ -107,7 +107,7 @@ def test_samples_are_bounded(store: Store) -> None:
     assert older[0] >= now - LASTING and len(older) < (LASTING - DENSE) / APART + 2
     assert {b - a for a, b in itertools.pairwise(older)} == {float(APART)}
     store.report("me", now + 1.0, samples={"f": SEEN})
-    assert len(store.samples("f", most=100_000)) == len(kept) + 1  # thinned once a minute
+    assert len(store.samples("f", most=100_000)) == len(kept) + 1  # samples are thinned once a minute
 
 
 def test_slo_profile_and_what_was_learned(store: Store) -> None:
@@ -147,7 +147,7 @@ def test_a_decision_is_wanted_watched_and_kept(store: Store) -> None:
     assert (store.decision(number).state, store.decision(number).version) == ("wanted", 2)
     with pytest.raises(DeploymentError, match="it is wanted and cannot be approved"):
         store.want_decided(None, number)
-    with pytest.raises(DeploymentError, match="no longer active"):  # another one is wanted now
+    with pytest.raises(DeploymentError, match="no longer active"):  # another version is wanted now
         store.want_decided(None, first)
     store.settle_decision(None, first, "rejected")
     store.settle_decision("me", number, "watched")
@@ -223,11 +223,11 @@ NEWER = {
     3: ("headwater_samples", "headwater_memory", "headwater_decisions"),
     4: ("headwater_submissions", "headwater_owners", "headwater_rights"),
 }
-"""The tables that came with a version."""
+"""The tables that each version added."""
 
 
 def lacking(store: Store, version: int = 2) -> str:
-    """Make a store one of an older version; give the plan in force."""
+    """Convert a store to an older version; return the id of the active plan."""
     base = running(store)
     store.release("me")
     with store._writing() as connection:

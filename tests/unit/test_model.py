@@ -1,4 +1,4 @@
-"""The model of units that work batch by batch, what it is fitted to, and windows of samples."""
+"""The model of units that work in batches, its calibration, and windows of samples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_rows_follow_selectivities() -> None:
 
 
 def test_one_unit_by_hand() -> None:
-    """Fixed 0.25 s and 100 rows/s of 460 µs: a batch every half second."""
+    """With 0.25 s fixed and 100 rows/s of 460 µs, a batch runs every half second."""
     found = predict(planned("zones"), facts(100))
     unit = found.units["light@kerb"]
     assert unit.period == pytest.approx(0.5)
@@ -99,7 +99,7 @@ def test_rates_are_differences_of_counters() -> None:
 
 
 def test_what_comes_is_counted_from_batch_to_batch() -> None:
-    """A batch of 5 s, then one of 7 s; 1,000 rows/s came before the second one, 2,000 before the third."""
+    """A batch of 5 s, then one of 7 s; 1,000 rows/s arrived before the second batch, 2,000 before the third."""
     said = [(100, 3000, 95.0), (101, 3000, 95.0), (103, 8000, 100.0), (106, 8000, 100.0), (110, 22000, 107.0)]
     samples = [sample(at, rows, began=began, oldest_s=3.0) for at, rows, began in said]
 
@@ -168,7 +168,7 @@ def lived(world: ModelledWorld, seconds: int) -> list[Sample]:
 
 @pytest.mark.parametrize("first_in_cloud", ["heavy", "light", "zones"])
 def test_costs_that_nobody_knew_are_learned(first_in_cloud: str) -> None:
-    """Rows cost three times what the profile says, batches twice what is usual."""
+    """Rows cost three times as much as in the profile, batches twice as much as usual."""
     plan = planned(first_in_cloud)
     real = Costs(batch_s=0.5, batch_cpu=0.3, state_s=0.05, row=dict.fromkeys(plan.dataflow.order, 3.0))
     world = ModelledWorld(plan, facts(50, costs=real, others={CLOUD: 0.1}))
@@ -186,14 +186,14 @@ def test_costs_that_nobody_knew_are_learned(first_in_cloud: str) -> None:
         (c.what, c.predicted, c.measured) for k in errors.values() for c in k
     ]
     assert errors["latency"] and errors["load"] and errors["bytes"]
-    # ... so that it is foretold when too much is asked for, which was never seen.
+    # ... so the model predicts an overload that was never observed.
     most = replace(world.facts, profile=facts(2000).profile)
     mine = replace(facts_of(learned, plan, last), profile=facts(2000).profile)
     assert predict(plan, mine).load[KERB] == pytest.approx(predict(plan, most).load[KERB], rel=0.35)
 
 
 def test_one_units_batches_cost_more_than_anothers() -> None:
-    """The fit has one figure for all units; a unit whose batches cost twice that has its own beside."""
+    """The fit has one figure for all units; a unit whose batches cost twice as much has its own figure."""
     plan = planned("zones")
     dear, _ = plan.units
     real = Costs(batch_s=0.2, batch_cpu=0.15, state_s=0.0, state_cpu=0.0, own_cpu={dear.key: 0.28})
@@ -207,7 +207,7 @@ def test_one_units_batches_cost_more_than_anothers() -> None:
     assert last is not None
     load = compared(plan, predict(plan, facts_of(learned, plan, last)), last)["load"]
     assert len(load) == 2 and all(c.error < 0.1 for c in load), load
-    # What is not at work now is not known by what it once cost.
+    # The figure of a unit that does not run now is dropped.
     elsewhere = planned("light")
     world = ModelledWorld(elsewhere, facts(10, costs=real))
     seen = window(lived(world, 15))

@@ -1,4 +1,4 @@
-"""The parts of the network lab that touch no network: addresses, routes, command lines."""
+"""The parts of the network lab that use no network: addresses, routes, command lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_links_have_networks_of_their_own_and_what_the_continuum_says() -> None:
         assert ip_address(link.upper_address) in network
     assert (topology.links["S1"].bandwidth, topology.links["S1"].delay) == (1e9, 0.01)
     assert (topology.links["E2"].bandwidth, topology.links["E2"].delay) == (None, 0.0)
-    # Two children of one parent end at different devices there.
+    # The links of two children end at different devices of their parent.
     assert topology.links["S1"].upper_device != topology.links["S2"].upper_device
 
 
@@ -139,7 +139,7 @@ def test_the_forwarder_keeps_order_when_the_delay_shrinks(monkeypatch: pytest.Mo
 
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    # Like TUN devices, datagram sockets keep packets apart.
+    # Datagram sockets keep packets apart, as TUN devices do.
     (inside, source), (target, outside) = (socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2))
     for end in (source, outside):
         end.setblocking(False)

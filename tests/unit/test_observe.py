@@ -1,4 +1,4 @@
-"""One look at everything: what it shows, what it does not read again, and how it goes on without a store."""
+"""Views of the whole system: their content, reads that are not repeated, and views without a store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOLDER = "test:1"
 
 @contextmanager
 def queries() -> Iterator[list[str]]:
-    """Note what is asked of any database."""
+    """Yield a list of all queries to databases."""
     asked: list[str] = []
 
     def note(connection: object, cursor: object, statement: str, *more: object) -> None:
@@ -61,7 +61,7 @@ def test_zones_units_links_and_hosts_are_seen(store: Store) -> None:
     low = unit_of(view, "low@E1.1")
     assert (low.status, low.layer, low.lag) == ("running", "edge", None)
     told = next(u for u in crowd.said(plan, 1.0).units if u.unit == "low@E1.1")
-    assert told.rows_in - 1 < (low.rows_in_per_s or 0) < told.rows_in + 1.5  # of one second
+    assert told.rows_in - 1 < (low.rows_in_per_s or 0) < told.rows_in + 1.5  # over one second
     assert unit_of(view, "high@S1").lag is not None
     site = next(zone for zone in view.zones if zone.name == "S1")
     assert site.parent == "C1" and site.hosts[0].name == "s1" and site.hosts[0].load == pytest.approx(0.15)
@@ -117,7 +117,7 @@ def test_without_a_controller_old_figures_are_not_shown_as_if_units_ran(store: S
         connection.execute(delete(t.samples))
         connection.execute(update(t.reports).values(at=time.time() - 600.0))
     store.hold(HOLDER, 60.0)
-    assert {u.status for u in observe.look(store.where).units} == {"running"}  # a quiet node is not asked to repeat
+    assert {u.status for u in observe.look(store.where).units} == {"running"}  # a node without changes need not report
     store.release(HOLDER)
     assert {u.status for u in observe.look(store.where).units} == {"unreachable"}
     (status,) = observe.status("d0", store.where)
@@ -183,7 +183,7 @@ def test_pools_and_what_they_share(store: Store) -> None:
     end(store)
     (pool,) = observe.look(store.where).pools
     assert [(m.name, m.owner) for m in pool.dataflows] == [("one", "ann"), ("two", "bob")]
-    assert pool.dataflows[0].shared >= 1  # the source
+    assert pool.dataflows[0].shared >= 1  # the shared source
     assert pool.operators < sum(m.operators for m in pool.dataflows)
     whole = store.pool(pools.POOL)
     assert whole is not None and pool.operators == len(whole.users)
@@ -202,7 +202,7 @@ def test_a_look_asks_the_same_of_few_as_of_many(tmp_path: Path, monkeypatch: pyt
         observe.look(store.where)
         with queries() as asked:
             observe.look(store.where)
-        assert not any("headwater_plans" in q for q in asked)  # plans stay what they are
+        assert not any("headwater_plans" in q for q in asked)  # plans do not change
         assert not any("headwater_samples.progress" in q for q in asked)
         crowd.tell(store, plans, 1020.0, at=time.time())
         with queries() as again:
@@ -261,7 +261,7 @@ def test_a_pulse_is_felt_where_somebody_writes(tmp_path: Path) -> None:
     assert not notifier.beats()
     for name in ("first", "in its place"):
         store = Store(str(place))
-        assert not notifier.beats(), name  # there is nothing to compare with yet
+        assert not notifier.beats(), name  # no earlier value to compare with
         crowd.fill(store, 12, 1)
         assert notifier.beats() and not notifier.beats(), name
         store.close()

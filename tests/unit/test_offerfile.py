@@ -1,4 +1,4 @@
-"""The files that records of dead letters are put into: their names, places and what is in them."""
+"""The files for replayed records of dead letters: names, directories and content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps from one plan to another: their order, in words, and where any of them lead."""
+"""The steps from one plan to another: their order, their texts, and their result."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_zones_are_checked_and_started_at_once_and_each_one_by_one() -> None:
     checks = of(Check, "A@E1", "B@E1", "A@E2")
     assert side_by_side([*checks, *of(Start, "C@C1")]) == (0, 2)
     assert side_by_side([*of(Start, "A@E1"), *checks]) == (0,)
-    assert side_by_side(of(Finish, "A@E1", "A@E2", "B@S1")) == (0, 1, 2)  # who feeds has an end to show
-    assert side_by_side(of(Stop, "A@E1", "B@E2")) == (0,)  # who feeds stops first
+    assert side_by_side(of(Finish, "A@E1", "A@E2", "B@S1")) == (0, 1, 2)  # readers see the end of their input
+    assert side_by_side(of(Stop, "A@E1", "B@E2")) == (0,)  # writers stop before their readers
 
 
 def test_no_canary_where_there_is_no_way_back() -> None:
@@ -80,7 +80,7 @@ def test_no_canary_where_there_is_no_way_back() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-# A unit gives an operator away and reads on itself: what feeds it need not stop.
+# A unit loses an operator and keeps its inputs: the units that write these need not stop.
 @example([replace(FIRST, upper="site", more=True), replace(FIRST, upper="cloud")])
 @given(st.lists(versions(), min_size=2, max_size=4))
 def test_steps_lead_to_the_wanted_plan(history: list[Version]) -> None:
@@ -116,7 +116,7 @@ def test_steps_lead_to_the_wanted_plan(history: list[Version]) -> None:
 
 
 def check_state(decided: PlanDiff, before: dict[str, dict[str, str]], after: dict[str, dict[str, str]]) -> None:
-    """Hold what the diff says of state against what became of it."""
+    """Compare the states in a diff with the states after the change."""
     for change in decided.units:
         for operator, begun_by in after.get(change.unit, {}).items():
             known = {kept[operator] for kept in before.values() if operator in kept}
@@ -133,7 +133,7 @@ def check_state(decided: PlanDiff, before: dict[str, dict[str, str]], after: dic
 
 
 def _needed_consent(running: DeploymentPlan | None, wanted: DeploymentPlan) -> frozenset[str]:
-    """Consent to what is asked for, and to nothing else."""
+    """Return the units whose loss of state the diff asks consent for."""
     if running is None:
         return frozenset()
     try:

@@ -1,4 +1,4 @@
-"""What a placement costs, by hand; what does not hold is found, whoever made the placement."""
+"""The costs of a placement, computed by hand; shortages are found in any placement."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from headwater.testing.fog import APP_1, APP_2, DEVICES, devices, diamond
 
 
 def problem(graph: Sequence[tuple[int, int]], fogs: int, levels: int = 2) -> Problem:
-    """An instance of the graph for each fog node, with a source there; a sink in the cloud."""
+    """Return an instance of the graph for each fog node, with a source there; a sink in the cloud."""
     zones = fogs + levels - 1
     parents = [fogs] * fogs + [*range(fogs + 1, zones), -1]
     hosts = Hosts(
@@ -108,12 +108,12 @@ def test_problems_are_drawn_as_in_the_evaluation_of_tsoo() -> None:
     assert drawn.application.size_out[0] == 6_000
     total = sum(drawn.application.rate_out[s] for s in drawn.application.sources)
     assert total == pytest.approx(0.55 * 20_000) and source.host == 0
-    # Everything in the cloud: all data goes up, and nothing is taken of the fog.
+    # Everything in the cloud: all data goes up, and no resource of the fog is used.
     up = tuple(o.host if o.host is not None else 20 for o in drawn.application.operators)
     found = resource_usage(drawn, up)
     assert found.compute == 0.0
     assert found.bandwidth == pytest.approx(0.55 * 20_000 * 6_000 * 8)
-    # Few devices: the way up, 100 ms to the fog and 100 to 300 from there, and some windows' work.
+    # Few devices: the path up, 100 ms to the fog and 100 to 300 ms from there, and the work of some windows.
     quiet = fog.problem(APP_1, 50, seed=4)
     assert 0.2 < response(quiet, up).worst < 0.6
     assert response(drawn, up).worst > response(quiet, up).worst

@@ -1,4 +1,4 @@
-"""Schedulers over cut tables: the exact one against all selections, the others by what their paper says."""
+"""Schedulers over cut tables: the exact one against exhaustive search, the others against their papers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MBIT = 1e6
 
 
 def small(app: fog.FogApplication, total: int, *, seed: int, nodes: int = 3, span: float = 0.5) -> Problem:
-    """A problem of the evaluation with fewer fog nodes, and as many devices at each."""
+    """Return a problem of the evaluation with fewer fog nodes, and as many devices at each."""
     topology = fog.fog(seed=seed, nodes=nodes, cloud="vm")
     counts = fog.devices(total * nodes // 10, seed=seed + 1, areas=nodes)
     return Problem(topology, fog.application(app, counts, seed=seed + 2, span=span))
 
 
 def three_layers(seed: int, *, most_memory: float = 4e6, locations: int = 3) -> Problem:
-    """Edges in pairs under sites under a cloud: sites' hosts and links are shared; a window joins all."""
+    """Draw pairs of edges below sites below a cloud; sites' hosts and links are shared; a window joins all rows."""
     drawn = np.random.default_rng(seed)
     sites = -(-locations // 2)
     zones = locations + sites + 1
@@ -91,7 +91,7 @@ def every(situation: Situation) -> Iterator[Ints]:
 
 
 def least_of_all(situation: Situation) -> float:
-    """Try every selection; ∞: none keeps to the limits."""
+    """Try every selection; return the least cost within the limits, ∞ if there is none."""
     measured = (situation.measure(selection) for selection in every(situation))
     return min((m.cost for m in measured if situation.keeps(m)), default=math.inf)
 
@@ -187,7 +187,7 @@ def test_rows_that_met_in_a_zone_stay_together() -> None:
     zone = problem.hosts.zone
     for selection in every(situation):
         placement = table.placement(selection)
-        # Locations 0 and 1 are below one site: what left it together goes on together.
+        # Locations 0 and 1 are below one site: rows that leave it together stay together.
         goes = {}
         apart = False
         for k in (1, 2):
@@ -200,7 +200,7 @@ def test_rows_that_met_in_a_zone_stay_together() -> None:
 
 
 def moved(situation: Situation, decision: ScheduleDecision) -> int:
-    """Count the operators that a decision moves."""
+    """Return the number of operators that a decision moves."""
     return int(situation.moved[np.arange(len(decision.selection)), decision.selection].sum())
 
 
@@ -271,7 +271,7 @@ def test_tsoo_is_optimal_where_the_cheapest_cuts_will_do() -> None:
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("seed", range(3))
 def test_what_a_scheduler_says_holds(name: str, seed: int) -> None:
-    """None finds less than the least there is, and each adapts what runs to other rates."""
+    """Check that no scheduler finds less than the optimum, and that each adapts a running plan to other rates."""
     current = None
     for total in (12_000, 40_000, 26_000):
         problem = small(APP_1, total, seed=seed, nodes=2)
@@ -328,11 +328,11 @@ def test_the_trunk_goes_where_it_is_best() -> None:
     free = Problem(problem.topology, Application(tuple(operators), problem.application.streams))
     assert len(tables(free)) == 2
     dear = decide(free, "tsoo_exact", Limits(), weights=Weights(0.0, 1.0))
-    assert dear.placement[whole] == site  # little leaves the site
+    assert dear.placement[whole] == site  # little data leaves the site
     cheap = decide(free, "tsoo_exact", Limits(), weights=Weights(1.0, 0.0))
     assert cheap.placement[whole] == 3
     assert cheap.decision.kept and dear.decision.kept
-    # What runs stays where another place would only be a little better.
+    # The running placement stays if another one would be only slightly better.
     middle = Weights(0.5, 0.5)
     best = decide(free, "tsoo_exact", Limits(), weights=middle)
     other = next(t for t in tables(free, middle) if t.trunk[whole] != best.placement[whole])

@@ -1,4 +1,4 @@
-"""Events through queues: where the model's assumptions hold, its times are seen; else what theory says."""
+"""Simulated queues: they confirm the model's times where its assumptions hold, else those of queueing theory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATE, CPU = 80.0, 100.0  # load 0.8
 
 
 def one_operator(*more: PlacedOperator, window: float = 0.0) -> Problem:
-    """A source, operators of work 1 on one host, and a sink on another."""
+    """Return a source, operators of work 1 on one host, and a sink on another."""
     hosts = Hosts(
         cpu=np.array([CPU, CPU]),
         memory=np.array([1e9, 1e9]),
@@ -69,7 +69,7 @@ def test_windows_hold_half_of_what_the_model_adds() -> None:
     seen = simulate(problem, (0, 0, 1), seconds=600, seed=6, world=QueueWorld(windows=True))
     assert problem.application.waiting == pytest.approx(10 / RATE)  # eq. 7
     assert seen.holding[1] == pytest.approx(9 / (2 * RATE), rel=0.05)
-    # Its events come together: they wait for each other.
+    # The events of a window arrive together: they wait for each other.
     alone = simulate(problem, (0, 0, 1), seconds=600, seed=6)
     assert seen.service[1] > 1.2 * alone.service[1]
 

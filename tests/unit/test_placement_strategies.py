@@ -1,4 +1,4 @@
-"""Strategies: with an index they find what a scan finds; the optimum is the optimum; failures say why."""
+"""Strategies: searches with and without an index agree; the optimum is exact; failures state the reason."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_compiled_loops_find_the_same() -> None:
 
 
 def test_the_optimum_is_that_of_trying_everything() -> None:
-    """In small networks with hosts and links that bind."""
+    """Compare in small networks with tight hosts and links."""
     proven = infeasible = 0
     for seed in range(300):
         problem = mixed(seed, operators=4 + seed % 2, hosts=6, tight=seed % 2 == 0)
@@ -134,7 +134,7 @@ def test_no_strategy_is_below_the_bound() -> None:
 
 
 def test_hosts_not_looked_at_are_bounded_by_those_that_stand_in() -> None:
-    """The same bound and optimum as with every host of every zone looked at."""
+    """Check that bound and optimum are those of a search over every host of every zone."""
     for seed in range(12):
         problem = mixed(seed, operators=5, hosts=40, zones=8, tight=True)
         found = optimal(problem, Effort(work=1))

@@ -1,4 +1,4 @@
-"""The costs of shared resources and the response time of TSOO, by hand."""
+"""The costs of shared resources and the response time of TSOO, computed by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.placement.queueing import dm1, md1, mm1
 from headwater.placement.response import LEAST_BANDWIDTH, response
 from headwater.placement.usage import Weights, resource_usage, weight
 
-# Two fog nodes (zones 0, 1) under a cloud (zone 2). A source at each; work in time windows; a sink above.
+# Two fog nodes (zones 0, 1) below a cloud (zone 2). Each has a source and work in time windows; one sink above.
 HOSTS = Hosts(
     cpu=np.array([100.0, 200.0, 1000.0]),
     memory=np.array([1000.0, 2000.0, np.inf]),
@@ -38,7 +38,7 @@ def work(number: int, **changed: float) -> PlacedOperator:
 
 
 def problem(**changed: float) -> Problem:
-    """Sources 0 and 1, their work 2 and 3, the sink 4."""
+    """Return sources 0 and 1, their work 2 and 3, and the sink 4."""
     operators = (
         PlacedOperator(name="s0", rate=10.0, size=20.0, host=0),
         PlacedOperator(name="s1", rate=20.0, size=20.0, host=1),
@@ -82,7 +82,7 @@ def test_response_in_the_fog() -> None:
     found = response(problem(), FOG)
     # μ = cpu / (work/s × span): 100/(20 × 0.5) and 200/(40 × 0.5) windows/s (eq. 19); D/M/1 every 0.5 s.
     assert found.latency[2] == pytest.approx(dm1(10.0, 0.5))
-    # What a window gives, 0.5 s of 800 bits/s, over the 4000 bits/s that are left (eq. 17, 18).
+    # The output of a window, 0.5 s of 800 bits/s, over the remaining 4000 bits/s (eq. 17, 18).
     assert found.delay[2, 4] == pytest.approx(0.1 + 400 / 4000)
     assert found.delay[0, 2] == 0.0
     assert found.by_source[0] == pytest.approx(dm1(10.0, 0.5) + 0.2)

@@ -1,4 +1,4 @@
-"""From dataflow and continuum to units and channels."""
+"""Plans: the units and channels of a dataflow on a continuum."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def begin(*locations: str) -> tuple[DataflowBuilder, Stream]:
 
 
 def paper(require: str = "gpu = true") -> Dataflow:
-    """FlowUnits, figure 2: first processing at the edge, detection at the site, learning in the cloud."""
+    """Build figure 2 of FlowUnits: first processing at the edge, detection at the site, learning in the cloud."""
     builder, rows = begin()
     fp = rows.named("read").where("v > 0").named("FP").with_watermark("ts", "5 seconds")
     window = hw.window("ts", "1 minute")
@@ -50,7 +50,7 @@ def members(plan: DeploymentPlan) -> list[tuple[str, str]]:
 
 
 def reasons(dataflow: Dataflow, deployment: Deployment | None = None, on: Continuum = ACME) -> list[str]:
-    """Give the texts of the errors that building a plan ends in."""
+    """Return the texts of the errors that building a plan raises."""
     with pytest.raises(ErrorList) as caught:
         build(dataflow, on, deployment)
     assert all(isinstance(e, PlacementError) and e.hint and e.where for e in caught.value.errors)
@@ -111,7 +111,7 @@ def test_keys_of_units_are_their_content() -> None:
     assert one.unit("out@C1").hosts == ("vm1",) and two.unit("out@C1").hosts == ("vm1", "vm2")
 
 
-# ---------------------------------------------------------------- what cannot be placed
+# ---------------------------------------------------------------- placement errors
 
 
 def test_unknown_layer() -> None:
@@ -249,7 +249,7 @@ def test_uncut_diamond_is_one_piece() -> None:
 
 
 def test_diamond_with_a_cut_falls_apart() -> None:
-    # The way around the cut would tie both of its ends into one query.
+    # The path around the cut would put both of its ends into one query.
     found = cut(flow_of(diamond), ("s", "l"))
     assert all(not {"s", "l"} <= set(piece.split("+")) for piece in found)
     assert sorted("+".join(found).split("+")) == ["l", "out", "r", "s", "u"]
@@ -333,7 +333,7 @@ def test_a_sink_that_spark_writes_has_a_unit_of_its_own() -> None:
     assert cut(flow_of(write)) == ["s+x", "own"]
     builder, rows = begin()
     rows.named("s").write.jdbc("jdbc:x:y", "t").named("own")
-    assert cut(builder.build()) == ["s+own"]  # alone it shares the query
+    assert cut(builder.build()) == ["s+own"]  # alone, it shares the query
 
 
 def test_a_topic_shares_the_query() -> None:
@@ -382,7 +382,7 @@ def test_layers_meet_in_the_higher_one() -> None:
 
 @st.composite
 def dataflows(draw: st.DrawFn) -> Dataflow:
-    """Draw a graph of filters, projections, unions and explodes with streams used several times."""
+    """Draw a graph of filters, projections, unions and explodes; some streams are used several times."""
     builder, rows = begin()
     layers = ["edge", "site", "cloud"]
     streams: list[tuple[Stream, int]] = [(rows.select("id", "v", "tags"), 0)]
@@ -450,7 +450,7 @@ def test_any_graph_is_planned(dataflow: Dataflow) -> None:
         assert {operator for operator, _ in per_zone} == set(dataflow.order)
         graph = nx.DiGraph((c.producer, unit) for c in plan.channels for unit in c.consumers)
         assert nx.is_directed_acyclic_graph(graph)
-        # Every stream that leaves a unit is read, and once by each instance above it.
+        # Every stream that leaves a unit is read, once by each instance above it.
         assert all(c.consumers for c in plan.channels)
         assert len({u.id for u in plan.units}) == len(plan.units)
         assert len({c.id for c in plan.channels}) == len(plan.channels)

@@ -1,4 +1,4 @@
-"""A dataflow on a continuum as a placement problem: its layers, its costs, and what cannot be."""
+"""A dataflow on a continuum as a placement problem: its layers, its costs, and refusals."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_operators_run_apart_for_each_location_where_they_can() -> None:
     assert len(apart.problem.together) == len(plant().order)
     one = setting(plant(located=False))
     assert ("means", None) in one.instances and ("valid", "L1") in one.instances
-    # Without the location among its keys it may only be where one zone sees all.
+    # Without the location among its keys, it may run only where one zone receives all rows.
     hosts = one.problem.application.operators[one.instances.index(("means", None))].hosts or ()
     assert {one.hosts[h].zone for h in hosts} == {"S1", "C1"}
 
@@ -94,7 +94,7 @@ def test_what_strategies_choose_can_be_built(strategy: str, dataflow: Dataflow) 
     try:
         deployment, prediction = place(found, PlacementRequest(strategy=strategy))
     except HeadwaterError as error:
-        assert strategy == ANNOTATED  # marks put it into the edge
+        assert strategy == ANNOTATED  # the marks put the operator into the edge
         why = {
             "gpu = true": "no host of zone E1 meets gpu = true",
             "": "'means' cannot run separately for each location",
@@ -107,7 +107,7 @@ def test_what_strategies_choose_can_be_built(strategy: str, dataflow: Dataflow) 
 
 
 def exhaustive(found: Setting) -> float:
-    """Try every layer for every operator."""
+    """Try every layer for every operator; return the least latency."""
     names, layers = found.dataflow.order, [layer.name for layer in found.continuum.layers]
     best = float("inf")
     for chosen in itertools.product(layers, repeat=len(names)):
@@ -147,7 +147,7 @@ def test_the_optimum_over_layers_is_that_of_trying_all(
 
 
 def test_a_narrow_link_keeps_the_filter_at_the_edge() -> None:
-    """60 bytes × 8,000 rows/s are more than 2 Mbit/s; a hundredth of it is not."""
+    """60 bytes × 8,000 rows/s exceed 2 Mbit/s; a hundredth of that does not."""
     light = measured(8_000.0, valid=OperatorProfile(cpu_s=1e-6, selectivity=0.01, bytes_out=50))
     deployment, _ = place(setting(plant(), light), PlacementRequest(strategy="optimal"))
     assert build(plant(), CONTINUUM, deployment).layers["valid"] == "edge"
@@ -170,7 +170,7 @@ def test_what_is_predicted_is_said_with_its_grounds() -> None:
     _, prediction = place(setting(plant(), profile), PlacementRequest(strategy=ANNOTATED))
     data = dump(prediction)
     assert data["strategy"] == ANNOTATED
-    # The marks: all at the edge up to the windows, these too; 50 rows/s of them go over each link.
+    # The marks put all operators up to the windows, included, at the edge; each link carries 50 rows/s of windows.
     assert data["layers"]["means"] == "edge"
     assert data["load"]["pi1 (E1)"] == pytest.approx(100 * 0.001 + 100 * 5e-6 + 2 * 50 * 5e-6, rel=0.2)
     assert set(data["links"]) == {"E1-S1", "E2-S1", "S1-C1"}
@@ -181,7 +181,7 @@ def test_what_is_predicted_is_said_with_its_grounds() -> None:
 
 
 def proposed(dataflow: Dataflow, place: Path, **asked: Any) -> Proposal:
-    """Ask for a plan where there is no store."""
+    """Propose a plan without a store."""
     request = PlanRequest(dataflow=dataflow, continuum=CONTINUUM, strategy="optimal", **asked)
     return Client(str(place / "none.db")).propose(request)
 
@@ -192,7 +192,7 @@ def test_a_strategys_layers_are_run_like_any_others(tmp_path: Path) -> None:
     assert prediction is not None and not (tmp_path / "none.db").exists()
     by_hand = build(plant(), CONTINUUM, in_layers(plant(), CONTINUUM, prediction.layers))
     assert plan.units == by_hand.units and plan.channels == by_hand.channels
-    assert not plan.warnings  # event time is declared before zones come together
+    assert not plan.warnings  # event time is declared before the streams of zones merge
     others = proposed(plant(require="gpu = true"), tmp_path, compare=True).others
     assert set(others) == {ANNOTATED, *STRATEGIES}
     failed = {name for name, found in others.items() if isinstance(found, HeadwaterError)}
@@ -284,7 +284,7 @@ def test_marks_that_cannot_be_built_are_still_refused(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_grows_for_ever_is_said(files: list[str], tmp_path: Path) -> None:
-    """The marks stay what they are; the prediction says what does not hold."""
+    """The marks stay unchanged; the prediction names the shortages."""
     profile = tmp_path / "profile.json"
     heavy = Profile(rates={"readings": {"*": 1000.0}}, operators={"valid": OperatorProfile(cpu_s=0.01)})
     profile.write_text(heavy.to_json())

@@ -1,4 +1,4 @@
-"""Schedulers on a dataflow's own continuum: layers for each location, limits, traces of rates."""
+"""Schedulers on a dataflow's own continuum: layers by location, limits, traces of rates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WORK = OperatorProfile(cpu_s=5e-4, selectivity=0.1, bytes_out=40)
 
 
 def heavy(rate: float = 700.0) -> Profile:
-    """A filter that a core of its own bears, not a fifth of one; it leaves a tenth."""
+    """Return the profile of a filter for which one core is enough, but not a fifth; it keeps a tenth of the rows."""
     return measured(rate, valid=WORK)
 
 
@@ -58,7 +58,7 @@ def planned(deployment: Deployment, dataflow: Dataflow | None = None) -> Deploym
 
 
 def test_each_location_is_cut_where_it_is_best_there() -> None:
-    """Network costs, so that filters belong below; the weak host cannot bear it in time."""
+    """Network use costs, so filters belong at the edge; the weak host is too slow for the limit."""
     found = setting(plant(), heavy(450.0), STRONG_AND_WEAK)
     deployment, prediction = place(found, exact(max_latency=1.0))
     plan = planned(deployment)
@@ -67,8 +67,8 @@ def test_each_location_is_cut_where_it_is_best_there() -> None:
     where = {(u.zone, u.locations) for u in plan.units if "valid" in u.operators}
     assert where == {("E1", ("L1",)), ("C1", ("L2",))}
     without = planned(place(found, exact())[0])
-    assert without.layer("valid", "L2") == "edge"  # nothing limits T, and the network costs
-    # Where its queue would grow for ever, it is in the cloud without any limit.
+    assert without.layer("valid", "L2") == "edge"  # no limit on T, and network use costs
+    # Where its queue would grow without bound, it runs in the cloud even without a limit.
     growing, _ = place(setting(plant(), heavy(), STRONG_AND_WEAK), exact())
     assert planned(growing).layer("valid", "L2") == "cloud"
 
@@ -103,13 +103,13 @@ def test_what_runs_is_moved_only_where_it_pays() -> None:
     other = in_layers(plant(), STRONG_AND_WEAK, layers)
     _, prediction = place(found, replace(exact(max_latency=3.0), running=other))
     assert prediction.limit_check is not None and prediction.limit_check.moved
-    # Another dataflow under that name: nothing of it can stay.
+    # Another dataflow of that name: none of its placement can stay.
     strange = Deployment(frozenset(), Placement({"nothing": {"L1": ("big",)}}))
     assert place(found, replace(exact(max_latency=3.0), running=strange))[0] == first
 
 
 def test_other_dataflows_take_their_part() -> None:
-    """Their processes share the host's cpu, their rows links: this one goes where it is in time."""
+    """Other dataflows use the host's CPU and the links: this dataflow runs where it keeps to the limit."""
     found = setting(plant(), heavy(150.0), STRONG_AND_WEAK)
     alone, prediction = place(found, exact(max_latency=1.0))
     assert planned(alone).layer("valid", "L2") == "edge" and not any("beside" in n for n in prediction.notes)
@@ -120,11 +120,11 @@ def test_other_dataflows_take_their_part() -> None:
     assert f"beside {', '.join(['plant (costs assumed)'] * 4)}" in prediction.notes
     taken = replace(found, beside=others).problem
     assert taken.hosts.processes is not None and taken.hosts.cpu_used is not None
-    # At each edge readings, late, valid and means, four times each; 1,000 rows/s of 5 µs.
+    # At each edge: readings, late, valid and means, four times each; 1,000 rows/s of 5 µs.
     at_edge = [n for n, host in enumerate(found.hosts) if host.zone == "E1"]
     assert taken.hosts.processes[at_edge].tolist() == [16]
     assert taken.hosts.cpu_used[at_edge].tolist() == [pytest.approx(4 * 4 * 1_000 * 5e-6)]
-    # By their profile they take what was measured.
+    # With a profile, they use the measured amounts.
     known = replace(found, beside=((others[0][0], measured(10.0, valid=OperatorProfile(cpu_s=0.01))),)).problem
     assert known.hosts.cpu_used is not None
     assert known.hosts.cpu_used[at_edge].tolist() == [pytest.approx(10 * 0.01 + 3 * 10 * 5e-6)]
@@ -189,7 +189,7 @@ def test_a_wrong_trace_is_refused(text: str, said: str) -> None:
 
 
 def test_schedulers_follow_rates_that_marks_do_not() -> None:
-    """Rates rise until the weak host's filter is too slow there, and fall again."""
+    """Rates rise until the weak host is too slow for the filter, and fall again."""
     found = setting(plant(), heavy(), STRONG_AND_WEAK)
     rising = [100, 300, 500, 700, 700, 300, 100]
     steps = read_trace(trace([f"{n},readings,*,{rate}" for n, rate in enumerate(rising)]), found)
@@ -205,7 +205,7 @@ def test_schedulers_follow_rates_that_marks_do_not() -> None:
 
 
 def test_a_trend_is_foreseen() -> None:
-    """Rates rise by 40 a step: who expects that has changed before the limit breaks."""
+    """Rates rise by 40 per step: a scheduler that expects this changes before the limit breaks."""
     found = setting(plant(), heavy(), STRONG_AND_WEAK)
     rates = [100 + 40 * n for n in range(18)]
     steps = read_trace(trace([f"{n},readings,*,{rate}" for n, rate in enumerate(rates)]), found)
@@ -266,7 +266,7 @@ def test_a_broken_limit_is_among_the_plans_warnings(files: list[str], tmp_path: 
     assert shown.exit_code == 0 and "no placement meets max_latency" in " ".join(shown.output.split())
     stored = CliRunner().invoke(app, ["apply", *files, *options, "--store", store, "--yes"])
     assert stored.exit_code == 0, stored.output
-    assert deployments.in_force(store) == {}  # nobody has carried it out yet
+    assert deployments.in_force(store) == {}  # no controller has executed it yet
 
 
 def test_profiles_are_of_their_dataflows(files: list[str], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The policy in a simulated world: rates, links and hosts change; it decides, and judges its decisions."""
+"""The policy in a simulated world: rates, links and hosts change; the policy makes decisions and evaluates them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_proposal_expires_when_its_reason_is_gone(begin: Begin) -> None:
 
 
 def test_a_load_that_nothing_explains_is_no_reason_to_move(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches take more of every core all at once, which the model does not know yet."""
+    """All batches suddenly use more CPU, and the model does not know it yet."""
     loop = begin()
     loop.go(40)
     monkeypatch.setattr(policy, "learn", lambda learned, plan, seen: learned)
@@ -111,7 +111,7 @@ def test_a_load_that_nothing_explains_is_no_reason_to_move(begin: Begin, monkeyp
 def test_latency_that_rises_on_a_full_host_is_an_alarm_before_it_is_too_much(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows cost more than the model knows, which thinks that one core can do it."""
+    """Rows cost more than the model knows: it predicts that one core is enough."""
     loop = begin(replace(CALM, max_latency=12.0))
     loop.go(40)
     monkeypatch.setattr(policy, "learn", lambda learned, plan, seen: learned)
@@ -142,7 +142,7 @@ def test_a_change_that_makes_things_worse_is_undone_and_not_made_again(begin: Be
     real = loop.world.change
 
     def poisoned(plan, **more):  # type: ignore[no-untyped-def]
-        """The cloud turns out to be much slower than its costs say."""
+        """Change the plan; the cloud is then much slower than its costs predict."""
         real(plan, **more)
         slow = 0.9 if "light" in loop.cloud else 0.0
         loop.world.facts = replace(loop.world.facts, others={("cloud", "vm"): slow})
@@ -159,7 +159,7 @@ def test_a_change_that_makes_things_worse_is_undone_and_not_made_again(begin: Be
 
 
 def test_what_is_late_all_the_same_is_not_undone_where_staying_would_have_been_worse(begin: Begin) -> None:
-    """One core cannot do it; two take longer than promised, and than when rates had just risen."""
+    """One core is not enough; two are slower than the SLO allows, and slower than just after the rates rose."""
     loop = begin(replace(CALM, max_latency=4.0))
     loop.go(40)
     loop.rate(3000)
@@ -184,12 +184,12 @@ def test_every_decision_tells_what_it_stands_on(begin: Begin) -> None:
 
 
 def test_in_calm_zones_try_what_is_likely_to_come(begin: Begin) -> None:
-    """With more to do `light` would go up: each plan is tried once, and nothing is wanted for it."""
+    """With more rows, `light` would move to the cloud: each plan is tried once, and none is stored as desired state."""
     loop = begin()
     alone = loop.world.facts
     loop.world.facts = replace(alone, others={("kerb", "pi"): 0.3})
     loop.go(60)
-    assert loop.tried == []  # there is no core to spare for it
+    assert loop.tried == []  # no core is free for a trial
     loop.world.facts = replace(alone, cores={("kerb", "pi"): 2.0, ("cloud", "vm"): 2.0})
     loop.rate(200)
     loop.go(120)

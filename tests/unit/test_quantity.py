@@ -1,4 +1,4 @@
-"""Sizes, bandwidths and durations: what is read, what is refused, what is shown."""
+"""Sizes, bandwidths and durations: parsing, refusals, formatting."""
 
 import pickle
 
@@ -139,7 +139,7 @@ def test_exact_bandwidth_and_duration_are_read_back(value: float) -> None:
 @given(st.floats(1e-8, 1e12))
 def test_shown_is_within_three_digits(value: float) -> None:
     assert parse_duration(format_duration(value)) == pytest.approx(value, rel=5.1e-3)
-    # A mean of sizes may be shown as 10.5B; sizes are read as whole bytes, so it is rounded twice.
+    # A mean of sizes may be shown as 10.5B; sizes are parsed as whole bytes, so the value is rounded twice.
     assert parse_size(format_size(value + 1)) == pytest.approx(value + 1, rel=5.1e-3, abs=0.551)
 
 

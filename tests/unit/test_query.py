@@ -1,4 +1,4 @@
-"""What a query's progress tells; requests to a Spark that has gone, told from others that fail."""
+"""Counters from a query's progress; requests to a Spark that has gone, as distinct from other errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.changes import FIRST
 
 @dataclass
 class Query:
-    """A query that tells the progress it was given."""
+    """A query that reports the given progress."""
 
     recentProgress: list[dict[str, Any]] = field(default_factory=list)  # noqa: N815 (Spark's name)
     isActive: bool = True  # noqa: N815
@@ -34,7 +34,7 @@ class Query:
 
 
 def told(batch: int, rows: int, ms: int = 100, **more: Any) -> dict[str, Any]:
-    """Write one batch's progress as Spark does, of one source of files."""
+    """Return one batch's progress as Spark reports it, with one file source."""
     source = {"description": "FileStreamSource[f]", "endOffset": {"logOffset": batch}, "numInputRows": rows}
     return {
         "batchId": batch,
@@ -77,7 +77,7 @@ def test_a_query_is_looked_at_before_spark_forgets() -> None:
     running = Running(query)  # type: ignore[arg-type]
     running.keep_up()
     query.recentProgress.append(told(3, 1))
-    running.keep_up()  # at a batch a second, not again at once
+    running.keep_up()  # at one batch per second, the query is not read again at once
     assert running.last_batch == 2
     running._looked -= 20.0
     running.keep_up()
@@ -92,7 +92,7 @@ def test_only_the_newest_batches_are_kept() -> None:
 
 
 def ask_nobody() -> None:
-    """Ask at a port where nobody listens."""
+    """Send a request to a port without a server."""
     with grpc.insecure_channel(f"127.0.0.1:{free_ports(1)[0]}") as channel:
         channel.unary_unary("/spark.connect.SparkConnectService/Config")(b"", timeout=10)
 
@@ -146,7 +146,7 @@ def test_no_lag_is_negative_while_rows_arrive(tmp_path: Path) -> None:
     log = units.log(writer, channel)
 
     class Arriving(Query):
-        """A query that reads a batch which arrives when it is observed."""
+        """A query that reads a batch which arrives while the query is observed."""
 
         @property
         def recentProgress(self) -> list[dict[str, Any]]:  # type: ignore[override]  # noqa: N802
@@ -162,7 +162,7 @@ def test_no_lag_is_negative_while_rows_arrive(tmp_path: Path) -> None:
 
 @dataclass
 class Endpoint:
-    """A Spark that is only asked whether it runs."""
+    """A Spark of which the tests use only the liveness."""
 
     directory: Path
     alive: bool = True

@@ -1,4 +1,4 @@
-"""What has still to come over a link holds up who would let go of it."""
+"""A unit waits for the entries of its inputs that are still to arrive over a link."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headwater.plan.model import Channel, DeploymentPlan
 
 
 class _Elsewhere:
-    """The original of a channel, ``end`` entries long."""
+    """The original of a channel, with ``end`` entries."""
 
     def __init__(self, end: int) -> None:
         self.end, self.closed = end, 0
@@ -39,14 +39,14 @@ def test_a_copy_is_whole_when_it_has_what_there_was(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(relays, "_relays", {"clean-1@E1": relay})
     plan = cast(DeploymentPlan, None)
     copied, own = (cast(Channel, SimpleNamespace(id=id_)) for id_ in ("clean-1@E1", "own-1@C1"))
-    relays.check_whole(plan, [own])  # nothing of it comes over a link
+    relays.check_whole(plan, [own])  # no entry of it comes over a link
     with pytest.raises(Unavailable, match=r"2 entries of clean-1@E1 are still to arrive over link E1-C1"):
         relays.check_whole(plan, [copied, own])
     assert elsewhere.closed == 1
-    # What is written meanwhile is not waited for: it could go on for ever.
+    # Entries written meanwhile are not waited for: that might never end.
     elsewhere.end, here.end = 9, 5
     relays.check_whole(plan, [copied, own])
-    # Asked anew, it counts from then.
+    # A new call counts the entries from now on.
     with pytest.raises(Unavailable, match="4 entries"):
         relays.check_whole(plan, [copied])
 

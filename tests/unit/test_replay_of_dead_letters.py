@@ -1,4 +1,4 @@
-"""Dead letters replayed through zones' agents, from the use case and the command line; nothing runs."""
+"""Dead letters replayed by zones' agents, from the use case and the command line; no unit runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BAD, GOOD = "1,abc,2024-01-01", "1,2.5,2024-01-01"
 
 
 def planned(place: Path, ports: dict[str, int]) -> DeploymentPlan:
-    """Plan files read in two zones, each with an agent at a port."""
+    """Plan a dataflow that reads files in two zones, each with an agent at a port."""
     zones = "".join(
         f"  {z}: {{layer: edge, parent: C1, locations: [{x}], at: '127.0.0.1:{ports[z]}'}}\n"
         for z, x in (("E1", "L1"), ("E2", "L2"))
@@ -54,7 +54,7 @@ def planned(place: Path, ports: dict[str, int]) -> DeploymentPlan:
 
 
 class Zones:
-    """Two agents, served as in the field, that know a plan and run nothing."""
+    """Two agents, with servers as in production, that have a plan and run no unit."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -74,7 +74,7 @@ class Zones:
         listen = f"127.0.0.1:{self.ports[zone]}"
         actions = agent.actions()
         server = LogServer(listen, token=TOKEN, find=agent.find_log, actions=actions)
-        # Not begun: it knows its tasks, and looks after none of them, for which it would start a Spark.
+        # The agent has its tasks but does not begin to run them: it would start a Spark for that.
         actions["hold"]({"spec": dump(specs[0])})
         self._up[zone] = agent, server
 
@@ -88,7 +88,7 @@ class Zones:
             self.stop(zone)
 
     def malformed(self, zone: str, location: str, *records: str, batch: int = 0) -> list[str]:
-        """Let records of a zone become letters; give their ids."""
+        """Turn records of a zone into dead letters; return their ids."""
         origin = self.place / f"in/{location}/a.csv"
         origin.parent.mkdir(parents=True, exist_ok=True)
         origin.write_text("".join(f"{r}\n" for r in records))
@@ -122,7 +122,7 @@ def test_letters_of_two_zones_are_replayed_where_they_are(zones: Zones) -> None:
     (first,), (second,) = zones.malformed("E1", "L1", BAD), zones.malformed("E2", "L2", BAD)
     said: list[str] = []
     found = deadletters.replay("f", [second, first], records={first: GOOD, second: GOOD}, say=said.append)
-    assert said == []  # the cloud, which reads no source and has no agent, was not asked
+    assert said == []  # the cloud has no source and no agent: it gets no request
     assert [(x.id, x.zone, x.outcome) for x in found] == [
         (second, "E2", "replayed"), (first, "E1", "replayed"),
     ]  # fmt: skip
@@ -144,7 +144,7 @@ def test_letters_of_nodes_that_the_source_has_left_are_found(zones: Zones) -> No
     store.close()
     said: list[str] = []
     assert {x["id"] for x in deadletters.dead_letters("f", say=said.append)} == {first, second}
-    assert [text.split(":")[0] for text in said] == ["C1"]  # it has no agent here
+    assert [text.split(":")[0] for text in said] == ["C1"]  # C1 has no agent here
     (found,) = deadletters.replay("f", [first], records={first: GOOD})
     assert found.zone == "E1", found
 
@@ -222,7 +222,7 @@ def test_an_agent_refuses_what_is_no_request(zones: Zones) -> None:
     ):
         with pytest.raises(DeploymentError):
             wire.ask("replay", body)
-    # Nothing but true forces.
+    # Only true forces a replay.
     (found,) = wire.ask("replay", {"deployment": "f", "letters": [letter], "force": "no"})
     assert found["outcome"] == "refused" and found["zone"] == "E1" and zones.new() == {}
     with pytest.raises(ContinuumError):

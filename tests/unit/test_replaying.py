@@ -1,4 +1,4 @@
-"""Dead letters offered again: where their records go, what is refused, and what a crash leaves behind."""
+"""Replay of dead letters: the targets of their records, refusals, and the state after a crash."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BAD, GOOD = "1,abc,2024-01-01", "1,2.5,2024-01-01"
 
 @dataclass
 class Scene:
-    """A source of files with a letter or more of it."""
+    """A file source with one or more dead letters."""
 
     place: Path
     path: str = "{in}/{location}"
@@ -57,7 +57,7 @@ class Scene:
         )
 
     def malformed(self, *records: str, file: str = "L1/a.csv", batch: int = 0) -> list[str]:
-        """Let records of a file become letters; give their ids."""
+        """Turn records of a file into dead letters; return their ids."""
         origin = self.input / file
         origin.parent.mkdir(parents=True, exist_ok=True)
         origin.write_text("".join(f"{r}\n" for r in records))
@@ -79,7 +79,7 @@ class Scene:
         return found
 
     def new(self) -> dict[str, bytes]:
-        """Give the files that a replay has made, as a source would see them."""
+        """Return the files that replays have made, as a source would see them."""
         seen = (f for f in self.input.rglob("*") if f.is_file() and not f.name.startswith((".", "_")))
         return {str(f.relative_to(self.input)): f.read_bytes() for f in seen if "replayed" in f.name}
 
@@ -101,7 +101,7 @@ def test_a_letter_keeps_its_id(scene: Scene) -> None:
     assert len({*first, *second}) == 3
     assert [x["id"] for x in read_dead_letters(scene.letters)] == [*first, *second]
     assert all(x["replayed"] is None for x in read_dead_letters(scene.letters))
-    put(scene.letters / "u-1@E2", 0, rows(BAD))  # the same place in another unit
+    put(scene.letters / "u-1@E2", 0, rows(BAD))  # the same position in another unit
     assert len({x["id"] for x in read_dead_letters(scene.letters)}) == 4
 
 
@@ -114,7 +114,7 @@ def test_a_corrected_record_is_a_new_file_beside_the_old_one(scene: Scene) -> No
     assert sorted(os.listdir(scene.input / "L1")) == sorted(["a.csv", path.name])  # no drafts are left
     known = scene.known(id_)
     assert known["done"] and known["target"] == str(path) and known["at"] == found.at
-    assert GOOD not in str(known) and len(known["record"]) == 64  # a hash of it
+    assert GOOD not in str(known) and len(known["record"]) == 64  # a hash of the record
 
 
 def test_a_second_replay_is_refused_unless_it_is_forced(scene: Scene) -> None:
@@ -144,7 +144,7 @@ def test_each_letter_is_told_of_by_itself(scene: Scene) -> None:
     assert [x.outcome for x in nowhere] == ["unknown"]
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 def refused(found: Replayed, says: str) -> None:
@@ -168,7 +168,7 @@ def test_as_it_is_a_record_fits_where_the_schema_was_changed(scene: Scene) -> No
 
 
 def test_what_spark_refused_for_an_unknown_reason_does_not_fit_as_it_is(scene: Scene) -> None:
-    (id_,) = scene.malformed("1,2.5,2024-01-01")  # nothing is found against it
+    (id_,) = scene.malformed("1,2.5,2024-01-01")  # no reason against it is found
     refused(scene.one(id_, None), "does not fit the schema")
     assert scene.one(id_, "1,2.5,2024-01-02").outcome == "replayed"
 
@@ -219,7 +219,7 @@ def test_a_source_that_cannot_take_it_back_says_so(scene: Scene, change: dict[st
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
+    """A stand-in for SIGKILL: no handler catches it."""
 
 
 STEPS: list[tuple[Any, str, int, str]] = [
@@ -235,7 +235,7 @@ STEPS: list[tuple[Any, str, int, str]] = [
 def kill_at(
     patch: pytest.MonkeyPatch, where: Any, name: str, number: int, when: str, also: Callable[[], object]
 ) -> None:
-    """Kill whoever makes the call of that number."""
+    """Kill the process before or after the call of that number."""
     real, calls = getattr(where, name), iter(range(1, 9))
 
     def call(*given: Any) -> Any:
@@ -261,7 +261,7 @@ def test_a_kill_neither_loses_nor_doubles(
         with pytest.raises(Killed):
             scene.one(id_, force=force)
     again = scene.one(id_, force=force and step < 5)
-    # Only where all was done before the kill is there nothing left to do.
+    # If all steps were done before the kill, nothing is left to do.
     assert again.outcome == ("refused" if step == 5 else "replayed")
     assert scene.new() == {f"L1/a-replayed-{id_}.csv": f"{GOOD}\n".encode()}
     assert sorted(os.listdir(scene.input / "L1")) == sorted(["a.csv", f"a-replayed-{id_}.csv"])
@@ -339,7 +339,7 @@ def test_a_real_kill_between_file_and_note(scene: Scene) -> None:
     assert ended.returncode == -signal.SIGKILL
     assert not scene.known(id_)["done"] and len(scene.new()) == 1
     began = time.monotonic()
-    assert scene.one(id_).outcome == "replayed" and len(scene.new()) == 1  # and nobody holds the lock
+    assert scene.one(id_).outcome == "replayed" and len(scene.new()) == 1  # no process holds the lock
     assert time.monotonic() - began < 60
 
 
@@ -353,7 +353,7 @@ def test_a_damaged_note_is_no_licence_to_double(scene: Scene) -> None:
     assert len(scene.new()) == 1
 
 
-# ---------------------------------------------------------------- MQTT, as far as no broker is needed
+# ---------------------------------------------------------------- MQTT without a broker
 
 
 def topic_for(pattern: str, source: str | None) -> str:

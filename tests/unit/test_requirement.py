@@ -1,4 +1,4 @@
-"""Requirements: their language, their canonical form and what they say of a host."""
+"""Requirements: their language, their canonical form and their evaluation on a host."""
 
 import pickle
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Many dataflows as one graph: what is equal, what contains what, and that nothing is lost when they go."""
+"""Many dataflows as one graph: equality, containment, and removal without loss."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_what_follows_is_true(mine: list[Any], other: Any, row: dict[str, int | 
         assert _true(other, row), (condition, _text(other), row)
 
 
-# ---------------------------------------------------------------- what is equal
+# ---------------------------------------------------------------- equal dataflows
 
 
 def sink_key(dataflow: Dataflow) -> str:
@@ -157,24 +157,24 @@ def test_what_differs_is_not_equal() -> None:
         lambda r: r.select("k", "v AS w"),
         lambda r: r.scan(latest, "k string, ts timestamp, v double", keys="k", order_by="ts"),
         lambda r: r.select("ts", "k", "v").scan(latest, "k string, ts timestamp, v double", keys="k", order_by="ts"),
-    ]  # a function may look at every column
+    ]  # a function may use every column
     keys = [sink_key(flow("f", lambda r, make=make: make(r).write.json("/out"))) for make in makes]
     assert len(set(keys)) == len(keys)
 
 
 def test_a_chain_keeps_its_place() -> None:
-    """What is filtered at the edge is not filtered in the cloud because a projection there follows."""
+    """A filter at the edge does not move to the cloud because a projection follows there."""
     found = normalized(flow("f", lambda r: r.where("v > 1").to_layer("cloud").select("k", "v").write.memory("out")))
     assert [(o.kind, o.layer) for o in found.operators if o.kind in ("where", "select")] == [
         ("where", None), ("select", "cloud"),
     ]  # fmt: skip
 
 
-# ---------------------------------------------------------------- what contains what
+# ---------------------------------------------------------------- containment
 
 
 def on_top(new: Any, running: Any) -> list[str]:
-    """Give the operators that a dataflow has still to run where another one runs."""
+    """Return the operators that a dataflow still has to run where another one runs."""
     first = normalized(flow("a", lambda r: running(r).write.memory("x")))
     second = served(normalized(flow("b", lambda r: new(r).write.memory("y"))), first)
     known = set(first.keys.values())
@@ -192,7 +192,7 @@ def test_a_stricter_filter_is_served_by_a_looser_one() -> None:
         normalized(flow("b", lambda r: r.where("v > 10").write.memory("y"))),
         normalized(flow("a", lambda r: r.where("v > 11").write.memory("x"))),
     )
-    assert [o.kind for o in found.operators].count("where") == 1  # it does not hold it
+    assert [o.kind for o in found.operators].count("where") == 1  # the other filter does not contain its rows
 
 
 def test_columns_are_served_by_more_of_them() -> None:
@@ -206,7 +206,7 @@ def test_columns_are_served_by_more_of_them() -> None:
     assert found.types["y"].schema.names == ("m", "double", "sum")
 
 
-# ---------------------------------------------------------------- coming and going
+# ---------------------------------------------------------------- adding and removing
 
 
 def pool_of(*dataflows: Dataflow) -> Pool:
@@ -316,7 +316,7 @@ def test_the_way_that_costs_least_is_taken() -> None:
 
 
 def shapes(seed: int, count: int) -> list[OperatorShape]:
-    """Draw dataflows over few sources and tasks, so that they overlap."""
+    """Draw overlapping dataflows over few sources and tasks."""
     drawn = random.Random(seed)
     found = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Definitions in place of columns, and aggregates over rows taken apart."""
+"""Substitution of definitions for columns, and decomposition of aggregates over rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA = Schema.parse("id bigint, v double, x int, s struct<a:int,b:struct<c:int
         # The lambda's variable hides the column of its name ...
         ("transform(ys, a -> a + 1)", {"ys": "xs", "a": "id"}, "transform(xs, a -> a + 1)"),
         ("transform(ys, A -> a + 1) ", {"ys": "xs", "a": "v"}, "transform(xs, A -> A + 1)"),
-        # ... and does not capture one that is put inside.
+        # ... and does not capture a substituted column.
         ("transform(ys, x -> x + a)", {"ys": "xs", "a": "x"}, "transform(xs, x_ -> x_ + x)"),
         ("transform(ys, x -> x + a + x_)", {"ys": "xs", "a": "x", "x_": "v"},
          "transform(xs, x__ -> x__ + x + v)"),

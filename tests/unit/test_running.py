@@ -1,4 +1,4 @@
-"""Loading and planning as the faces call them; nothing here starts Spark."""
+"""Loading and planning as the command line and the server call them; no test starts Spark."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_fresh_deletes_only_a_deployment(tmp_path: Path) -> None:
 
 
 def _written_before(tmp_path: Path) -> tuple[DeploymentPlan, Path, str]:
-    """Plan a file sink whose directory holds two rows of another run, and a stranger's file."""
+    """Plan a file sink whose directory has two rows of another run and an unrelated file."""
     builder = hw.flow("f", locations=["L1"])
     builder.read.csv("in/{location}", "id int").write.json("out/{zone}").named("out")
     plan = build(builder.build(), Continuum.from_text(ONE_ZONE))

@@ -1,4 +1,4 @@
-"""The sensor model: the same values from any range, labelled windows, the figures of the real file."""
+"""The sensor model: equal values from any range, labelled windows, the statistics of the real file."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ NAB_FIGURES = {
     "normal_lag1": 0.9943,
     "label_share": 0.0999,
 }
-"""Measured on the file, all 22,695 readings; ``normal_*`` outside its labelled windows."""
+"""Measured on all 22,695 readings of the file; ``normal_*``: outside its labelled windows."""
 PINNED = [89.85593684352176, 89.36041981442283, 90.48778472682426]
 
 
 def figures(values: np.ndarray[Any, Any], label: np.ndarray[Any, Any]) -> dict[str, float]:
-    """Return the figures of one or more series (a column each)."""
+    """Return the statistics of one or more series (a column each)."""
     found: dict[str, float] = {"label_share": float(label.mean())}
     for prefix, keep in (("", np.ones_like(label)), ("normal_", ~label)):
         kept = values[keep]
@@ -106,7 +106,7 @@ def test_a_range_equals_its_parts(
         assert np.array_equal(getattr(whole, column), joined), column
 
 
-@pytest.mark.parametrize("interval_s", [300, 10_001])  # 10,001 s: further apart than some knots
+@pytest.mark.parametrize("interval_s", [300, 10_001])  # 10,001 s: longer than the distance of some knots
 def test_a_range_longer_than_a_chunk_equals_its_single_rows(interval_s: float) -> None:
     model = SensorModel(seed=5, machines=2, interval_s=interval_s)
     whole = readings(model, "L1", first=0, last=150_000)
@@ -237,7 +237,7 @@ def test_no_step_of_python_is_taken_for_each_reading() -> None:
             sys.setprofile(None)
         return taken
 
-    steps(1)  # imports
+    steps(1)  # loads the imports
     assert steps(2_000_000) < 50_000
 
 

@@ -1,4 +1,4 @@
-"""Pools in the store: who submitted what, who may do what, and what a refused change leaves."""
+"""Pools in the store: owners of dataflows, rights, and the state after a refused change."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def flow(name: str, least: int = 1) -> Dataflow:
 
 
 def end(store: Store, *, outcome: str = "done") -> None:
-    """Bring what is wanted of the pool to an end, as a controller would."""
+    """Finish the pool's desired state, as a controller would."""
     store.hold(HOLDER, 60.0)
     desired = store.desired(pools.POOL)
     plan = store.plan(desired.plan) if desired.plan else None
@@ -141,7 +141,7 @@ def test_owners_have_rights_and_limits(store: Store, monkeypatch: pytest.MonkeyP
 
 
 def lived(store: Store, seconds: int = 20, rate: float = 400.0) -> DeploymentPlan:
-    """Let the pool run for a while in a simulated world, and keep samples of it; give what runs."""
+    """Run the pool for a while in a simulated world, and keep samples of it; return its active plan."""
     plan = store.active_plan(pools.POOL)
     assert plan is not None
     rates = {s.id: {"here": rate} for s in plan.dataflow.sources}

@@ -1,4 +1,4 @@
-"""Types as PySpark has them."""
+"""Conversion of types to PySpark's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which units are shared out over a zone's nodes, and by which column."""
+"""Units that are partitioned over a zone's nodes, and the columns that partition them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Cloud = list[tuple[str | None, str, tuple[str, ...]]]
 
 
 def of_hosts(**more: object) -> Continuum:
-    """Give a cloud of four hosts above an edge of two."""
+    """Return a cloud of four hosts above an edge of two."""
     hosts = {name: {**capabilities, **more} for name, capabilities in HOSTS.items()}
     pis = {name: {"n_cpu": cpus, **more} for name, cpus in (("pi1", 1), ("pi2", 4))}
     edge = {"layer": "edge", "parent": "C1", "locations": ["L1"], "hosts": pis}
@@ -65,7 +65,7 @@ def planned(grow: Grow, continuum: Continuum = CONTINUUM) -> DeploymentPlan:
 
 
 def cloud(plan: DeploymentPlan) -> Cloud:
-    """Give the column, the node and the hosts of each unit in the cloud."""
+    """Return the column, the node and the hosts of each unit in the cloud."""
     return [(u.part.column if u.part else None, u.node, u.hosts) for u in plan.units if u.zone == "C1"]
 
 
@@ -94,7 +94,7 @@ def test_a_keyed_unit_is_shared_out_by_its_key() -> None:
 
 def test_a_key_that_is_computed_on_the_way_cannot_share() -> None:
     plan = planned(lambda s: by_window("x")(s.with_columns(x="id % 3")))
-    assert cloud(plan) == [(None, "big", ("big",))]  # the strongest
+    assert cloud(plan) == [(None, "big", ("big",))]  # the strongest host
 
 
 def test_a_renamed_key_is_followed() -> None:
@@ -113,7 +113,7 @@ def test_no_key_is_no_way_to_share() -> None:
 def test_sources_are_not_shared() -> None:
     plan = planned(by_window("k"))
     edge = [(u.operators[0], u.part, u.node) for u in plan.units if u.zone == "E1"]
-    assert edge == [("files", None, "pi2")]  # the stronger one
+    assert edge == [("files", None, "pi2")]  # the stronger host
 
 
 # ---------------------------------------------------------------- requirements
@@ -126,7 +126,7 @@ def test_what_requires_something_runs_where_it_is() -> None:
 
 
 def between(stream: Stream) -> None:
-    """Let an operator between others need what one host has."""
+    """Require a capability of one host for an operator between two others."""
     before = stream.where("v > 1").named("before")
     needs = before.require("gpu = true").where("v > 2").named("needs")
     by_window("k")(needs.to_layer("cloud"))
@@ -243,10 +243,10 @@ zones:
 
 
 def check_plan(plan: DeploymentPlan) -> None:
-    """Check that each row has one way, to hosts that may run what is there."""
+    """Check that each row takes one path, to hosts that may run the operators."""
     flow, continuum = plan.dataflow, plan.continuum
     again = from_document(json.loads(json.dumps(to_document(plan))))
-    assert again == plan and plan_id(again) == plan_id(plan)  # standings name it by its id
+    assert again == plan and plan_id(again) == plan_id(plan)  # unit statuses refer to a plan by its id
     order = [u.id for u in plan.units]
     assert len({*order, *(c.id for c in plan.channels)}) == len(order) + len(plan.channels)
     assert all(order.index(c.producer) < order.index(r) for c in plan.channels for r in c.consumers)
@@ -268,7 +268,7 @@ def check_plan(plan: DeploymentPlan) -> None:
             read = [c for c in plan.inputs(unit) if c.operator == operator]
             found = Counter(x for c in read for x in plan.unit(c.producer).locations)
             parts = {x: [u for u in plan.units if operator in u.operators and x in u.locations] for x in found}
-            assert found == {x: len(parts[x]) for x in unit.locations}  # of each part once
+            assert found == {x: len(parts[x]) for x in unit.locations}  # from each part once
 
 
 @settings(max_examples=60, deadline=None)
@@ -280,7 +280,7 @@ def test_any_graph_is_planned_over_nodes(flow: Dataflow, data: st.DataObject) ->
     flow = flow.with_operators(replace(o, requires=gpu) if o.id in needy else o for o in flow.operators)
     plan = build(flow, TREE)
     check_plan(plan)
-    for id_ in free:  # stateless: whoever needs nothing, and reads a channel alone, has all nodes
+    for id_ in free:  # stateless: without requirements, a unit that reads only channels runs on all nodes
         for unit in [u for u in plan.units if id_ in u.operators and not needy & {*u.operators}]:
             shared = spread_column(flow, unit.operators) is not None
             nodes = {u.node for u in plan.units if id_ in u.operators and u.zone == unit.zone}
@@ -293,11 +293,11 @@ def test_any_graph_is_planned_over_nodes(flow: Dataflow, data: st.DataObject) ->
 
 FLOW = line("L1", "L2", "L4")
 NOT_SHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
-"""A history is short, and takes minutes to be made shorter."""
+"""Histories are not shrunk: they are short, and shrinking takes minutes."""
 
 
 class Running:
-    """A plan that runs on simulated nodes, and is edited."""
+    """A plan that runs on simulated nodes and is edited."""
 
     def __init__(self) -> None:
         self.nodes, started = SimulatedNodes(), diff(None, build(FLOW, TREE))
@@ -308,7 +308,7 @@ class Running:
         self.number = 1
 
     def states(self) -> dict[str, set[str]]:
-        """Tell by operator who began what units that run keep."""
+        """Return, by operator, the units that began the state of the running units."""
         found: dict[str, set[str]] = {}
         for kept in self.nodes.kept(FLOW.name).values():
             for operator, begun_by in kept.items():
@@ -316,13 +316,13 @@ class Running:
         return found
 
     def decide(self, one: Edit) -> PlanDiff:
-        """Say what an edit changes; raise what is refused."""
+        """Return the changes of an edit; raise an error if it is refused."""
         plan = build(FLOW, TREE, edit.edited(self.plan, one))
         self.number += 2
         return diff(self.plan, plan, generation=self.number)
 
     def change(self, decided: PlanDiff) -> None:
-        """Carry a change out, and hold what runs then against it."""
+        """Execute a change; compare the running units with its plan."""
         check_plan(decided.wanted)
         carry_out(steps_of(decided), self.nodes, decided, unit_statuses_of(self.plan))
         self.plan = decided.wanted
@@ -331,7 +331,7 @@ class Running:
 
 
 def test_a_location_leaves_parts_for_a_unit_of_its_own() -> None:
-    """All of them are no readers any more of what it reads from then on."""
+    """The parts no longer read the inputs of the new unit."""
     running = Running()
     running.change(running.decide(Split(unit="out", after="list")))
     running.change(running.decide(Move(operator="list", to="c1", at="L1")))
@@ -342,7 +342,7 @@ def test_a_location_leaves_parts_for_a_unit_of_its_own() -> None:
 
 
 def drawn(data: st.DataObject, plan: DeploymentPlan) -> Edit:
-    """Draw an edit of a plan that may well be possible."""
+    """Draw a plausible edit of a plan."""
     unit = data.draw(st.sampled_from(plan.units))
     hosts = [host.name for host in TREE.zone(unit.zone).hosts]
     kind = data.draw(st.sampled_from((Move, Move, Spread, Spread, Split, Fuse)))

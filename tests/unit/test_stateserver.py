@@ -1,4 +1,4 @@
-"""A worker does not wait for ever for Spark's state server."""
+"""A worker waits for Spark's state server only for a limited time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_worker_gives_up_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) 
             client.sockfile.close()
             client._client_socket.close()
 
-    # As Spark's, once it has taken a stranger for its worker: it listens, and takes nobody.
+    # Like Spark's server after it has accepted a foreign worker: it listens, but accepts no connection.
     with socket.create_server(("127.0.0.1", 0)) as server:
         worker = threading.Thread(target=work, args=(server.getsockname()[1],), daemon=True)
         worker.start()

@@ -1,4 +1,4 @@
-"""The store: desired states, journal, lease, and what several that use it at once find."""
+"""The store: desired states, journal, lease, and concurrent use."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_one_controller_at_a_time(store: Store, clock: Clock) -> None:
     assert store.hold("one", 60.0, label="here") == 1 and store.hold("two", 60.0) is None
     assert store.lease() == Lease(holder="one", label="here", term=1, seconds=60.0)
     assert store.hold("one", 3.0) == 1  # renewed, for a shorter time
-    assert store.hold("two", 60.0) is None  # from now on nothing is heard of it
+    assert store.hold("two", 60.0) is None  # from now on, the holder does not renew its lease
     clock.now += 2.9
     assert store.hold("two", 5.0) is None
     clock.now += 0.2
@@ -120,13 +120,13 @@ def test_one_controller_at_a_time(store: Store, clock: Clock) -> None:
     with pytest.raises(LeaseLost, match="two acts on this store"):
         store.begin_change("one", desired, FIRST.plan(), (), phase="checking")
     assert store.change("f") is None
-    store.release("one")  # not its own any more
+    store.release("one")  # it no longer holds the lease
     assert store.hold("one", 5.0) is None
     store.release("two")
     assert store.lease() is None
     with pytest.raises(LeaseLost):
         store.begin_change("two", desired, FIRST.plan(), (), phase="checking")
-    assert store.hold("one", 5.0) == 3  # no term comes again
+    assert store.hold("one", 5.0) == 3  # terms are not used again
 
 
 @pytest.mark.parametrize("hours", [-2, 2])
@@ -134,7 +134,7 @@ def test_no_clock_of_another_machine_counts(tmp_path: Path, store: Store, clock:
     other = Store(tmp_path / "deep" / "store.db")
     assert store.hold("one", 3.0) == 1
     clock.wrong_by = hours * 3600.0
-    for _ in range(5):  # as long as it is heard of
+    for _ in range(5):  # as long as the holder renews its lease
         assert other.hold("two", 3.0) is None
         clock.now += 2.0
         assert other.hold("two", 3.0) is None
@@ -142,13 +142,13 @@ def test_no_clock_of_another_machine_counts(tmp_path: Path, store: Store, clock:
     assert other.hold("two", 3.0) is None
     clock.now += 3.0
     late = Store(tmp_path / "deep" / "store.db")
-    assert late.hold("three", 3.0) is None  # it has only begun to listen
+    assert late.hold("three", 3.0) is None  # it has only begun to observe the lease
     assert other.hold("two", 3.0) == 2 and store.hold("one", 3.0) is None
     other.close()
     late.close()
 
 
-def _wanted(store: Store):  # type: ignore[no-untyped-def] # a Wish
+def _wanted(store: Store):  # type: ignore[no-untyped-def] # a DesiredState
     store.want("f", "run", FIRST.plan())
     return store.desired("f")
 

@@ -1,4 +1,4 @@
-"""The fluent API: what builds, the schemas in between, and errors that say what to write instead."""
+"""The fluent API: valid dataflows, their schemas, and errors that show the line to write instead."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_public_names() -> None:
         _ = hw.nothing
 
 
-# ---------------------------------------------------------------- what builds
+# ---------------------------------------------------------------- valid dataflows
 
 WINDOW = "window struct<start:timestamp,end:timestamp>"
 REST = "tags array<string>, s struct<a:int,b:string>, location string"
@@ -196,7 +196,7 @@ def test_layers_and_requirements() -> None:
     assert (stream.operator.layer, stream.operator.requires.text) == ("site", "gpu = true and n_cpu >= 4")
     cloud = stream.to_layer("cloud").where("v > 3")
     assert (cloud.operator.layer, cloud.operator.requires.text) == ("cloud", "")
-    assert stream.union(cloud).operator.layer is None  # the higher one, which the continuum knows
+    assert stream.union(cloud).operator.layer is None  # the higher layer; only the continuum knows which
 
 
 def test_streams_are_immutable() -> None:
@@ -225,7 +225,7 @@ def test_a_long_dataflow_builds() -> None:
 LOCK = threading.Lock()
 G = hw.window("ts", "1 minute")
 WRONG: list[tuple[Callable[[], Any], str, str, str]] = [
-    # what is written; operator, problem and remedy that the message must name
+    # the expression; operator, problem and remedy that the message must name
     (lambda: read().where("nope > 1"), "'where'", "'nope'", "the columns are id, ts"),
     (lambda: read().where("kk = 'a'"), "'where'", "'kk'", "k"),
     (lambda: read().where("v + 1"), "'where'", "double", "compare it"),

@@ -1,4 +1,4 @@
-"""What becomes of units, in people's words: started, stopped, moved, split, fused."""
+"""The summary of a change: units started, stopped, moved, split, fused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of older formats: golden documents, each brought up to date as the very plan that it was."""
+"""Plans of older formats: golden documents, each upgraded to exactly the plan that it was."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def plan() -> DeploymentPlan:
 
 
 def test_reading_never_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cuts that a planner of today would not make stay as they are stored."""
+    """Cuts that today's planner would not make stay as they are stored."""
     document = upgraded(json.loads((GOLDEN[0].parent / "cut_everywhere.json").read_text())["document"])
     document = {**document, "deployment": {**document["deployment"], "cuts": []}}
     kept = from_document(document)

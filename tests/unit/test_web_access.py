@@ -1,4 +1,4 @@
-"""Who may ask: tokens, their roles, and the trial mode while there is none."""
+"""Access: tokens, their roles, and the trial mode while there is no token."""
 
 from __future__ import annotations
 

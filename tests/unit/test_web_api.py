@@ -1,4 +1,4 @@
-"""Every route over real HTTP: a store, a controller over simulated zones, and the server beside it."""
+"""Every route over real HTTP: a store, a controller over simulated zones, and the server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @pytest.fixture
 def tiny(client: Client) -> Iterator[dict[str, Any]]:
-    """A deployment that runs; it is forgotten afterwards."""
+    """Yield a running deployment's dataflow; forget the deployment afterwards."""
     document = flow()
     applied(client, document, continuum=ZONES)
     yield document
@@ -100,7 +100,7 @@ def test_a_deployment_is_applied_looked_at_and_stopped(client: Client, tiny: dic
     version = client.ask("/deployments/tiny/stop")["wanted"]
     client.settled("tiny", version)
     assert client.see("/deployments")[0]["phase"] == "stopped"
-    again = applied(client, "tiny")  # as the store knows it
+    again = applied(client, "tiny")  # with the dataflow from the store
     assert again["wanted"] == version + 1
     assert client.see("/deployments/tiny")["phase"] == "running"
     by_id = client.see("/deployments")[0]["plan"]
@@ -225,7 +225,7 @@ def test_dataflows_are_submitted_shared_and_removed(client: Client) -> None:
     assert [(d["name"], d["owner"]) for d in pool["dataflows"]] == [("one", "team-a"), ("two", "team-b")]
     assert client.see("/pools/commons") == pool
     costs = client.see("/pools/commons/costs")
-    assert {a["name"] for a in costs} <= {"one", "two"}  # nothing before rows flow
+    assert {a["name"] for a in costs} <= {"one", "two"}  # no costs before rows flow
     own = "/pools/commons/dataflows/one"
     assert client.see(own, params={"owner": "team-a"})["name"] == "one"
     refused = client.see(own, 403, params={"owner": "team-b"})
@@ -302,7 +302,7 @@ def test_what_happens_is_told_as_it_happens(client: Client) -> None:
     thread = threading.Thread(target=listen)
     thread.start()
     assert begun.wait(20)
-    time.sleep(1.0)  # it has looked where the newest event is
+    time.sleep(1.0)  # the stream has found the newest event
     applied(client, {**flow("L1"), "name": "heartbeat"}, continuum=ZONES)
     applied(client, {**flow("L1"), "name": "unheard"}, continuum=ZONES)
     thread.join(30)

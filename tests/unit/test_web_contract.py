@@ -1,6 +1,6 @@
-"""Hold every answer to the OpenAPI document: generated requests, right and wrong.
+"""Compare every answer with the OpenAPI document, for valid and invalid generated requests.
 
-The store has a deployment, decisions and a pool that requests can name, so that they get further than 404.
+The store has a deployment, decisions and a pool that requests can name, so that requests get further than 404.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.unit.served import ZONES, place, token
 from tests.unit.test_memory import SEEN, propose, running
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of its own making
+    warnings.simplefilter("ignore")  # schemathesis warns of itself
     import schemathesis
     from schemathesis import Case, GenerationMode
     from schemathesis import checks as common
@@ -59,7 +59,7 @@ KNOWN: dict[str, list[Any]] = {
     "to": ["edge", "site", "cloud"],
     "owner": [None, "a"],
 }
-"""Values that get further; they take the place of some of the generated ones."""
+"""Existing values; they replace some generated values, so that requests get further."""
 PLACES: list[dict[str, Any]] = [
     {},
     {"name": "f", "pool": "commons", "number": 1},
@@ -69,7 +69,7 @@ PLACES: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Give the URL of a server and an owner's token."""
+    """Yield the URL of a server and an owner's token."""
     with place(tmp_path_factory.mktemp("contract")):
         store = Store(resolved_url(None))
         base = running(store)
@@ -85,7 +85,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 
 
 def examine(served: tuple[str, str], examples: int) -> Counter[str]:
-    """Ask every route so many times, rightly and wrongly; count what was answered."""
+    """Send a number of valid and invalid requests to every route; return the count of each answer."""
     url, mine = served
     found: Counter[str] = Counter()
     failed: dict[str, Exception] = {}
@@ -95,12 +95,12 @@ def examine(served: tuple[str, str], examples: int) -> Counter[str]:
         endless = operation.path.endswith("/events")
         for mode in GenerationMode.POSITIVE, GenerationMode.NEGATIVE:
             if endless and mode is GenerationMode.NEGATIVE:
-                continue  # whatever is wrong with the rest, it may be a stream that goes on for ever
+                continue  # an invalid request may still open a stream without an end
             try:
                 cases = operation.as_strategy(mode)
                 asking(cases, found, examples, token=mine, fill=mode is GenerationMode.POSITIVE)
             except Unsatisfiable:
-                assert mode is GenerationMode.NEGATIVE  # nothing of it can be wrong
+                assert mode is GenerationMode.NEGATIVE  # no request to this route can be invalid
             except (Exception, BaseExceptionGroup) as error:
                 failed[f"{operation.label}, {mode.value}"] = error
     assert not failed, "\n\n".join(f"{where}: {''.join(_told(error))}" for where, error in failed.items())
@@ -115,7 +115,7 @@ def _told(error: BaseException) -> Iterator[str]:
 
 
 def asking(cases: Any, found: Counter[str], examples: int, *, token: str, fill: bool) -> None:
-    """Ask one route so many times, and hold every answer against the document."""
+    """Send a number of requests to one route, and compare every answer with the document."""
 
     @seed(1)
     @settings(
@@ -131,7 +131,7 @@ def asking(cases: Any, found: Counter[str], examples: int, *, token: str, fill: 
         if fill:
             _fill(data, case)
         else:
-            # A URL cannot carry an empty value: the request would be right.
+            # A URL cannot carry an empty value: the request would be valid.
             assume(not any(value in (None, [], {}) for value in (case.query or {}).values()))
         if case.path.endswith("/events"):
             case.query = {**(case.query or {}), "seconds": "0.01"}
@@ -143,7 +143,7 @@ def asking(cases: Any, found: Counter[str], examples: int, *, token: str, fill: 
 
 
 def _fill(data: st.DataObject, case: Case) -> None:
-    """Have a case name what is there."""
+    """Put existing names into a request."""
     places = data.draw(st.sampled_from(PLACES))
     case.path_parameters = {k: places.get(k, v) for k, v in (case.path_parameters or {}).items()}
     if isinstance(case.body, dict):
@@ -159,7 +159,7 @@ def test_the_document_holds(served: tuple[str, str]) -> None:
 
 
 def hold(served: tuple[str, str], path: str, body: dict[str, Any], expected: int, **parts: str) -> None:
-    """Post something right, and hold what comes of it against the document."""
+    """Send a valid POST request, and compare its answer with the document."""
     url, mine = served
     operation = schemathesis.openapi.from_url(f"{url}/api/v1/openapi.json")[path]["POST"]
     case = operation.Case(path_parameters=parts, body=body, media_type="application/json")

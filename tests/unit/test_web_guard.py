@@ -1,4 +1,4 @@
-"""What stands before every request: roles, strange pages and hosts, sizes; and what is not trusted."""
+"""Checks before every request: roles, foreign pages and hosts, sizes; and untrusted input."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def routes(url: str) -> dict[str, Any]:
-    """Give the routes of the OpenAPI document, by method and address."""
+    """Return the routes of the OpenAPI document, by method and address."""
     document = fetch("GET", f"{url}{V1}/openapi.json").json()
     return {
         f"{method.upper()} {address.removeprefix(V1)}": what
@@ -246,7 +246,7 @@ def test_a_body_has_its_size(url: str) -> None:
         counted = fetch("POST", f"{url}{V1}/plans", content=pieces())
         assert counted.status_code == 413 and counted.headers["content-type"] == MEDIA_TYPE
     except httpx.WriteError:
-        pass  # it has hung up while more was to come
+        pass  # the server closed the connection before the end of the body
     with socket.create_connection((str(urlsplit(url).hostname), urlsplit(url).port or 0), 10) as raw:
         raw.sendall(f"POST {V1}/plans HTTP/1.1\r\nHost: localhost\r\nContent-Length: {much}\r\n\r\n".encode())
         assert b" 413 " in raw.recv(1000), "refused before a byte of it has come"
@@ -263,7 +263,7 @@ def test_who_asks_is_known_before_a_body_is_read(url: str) -> None:
 
 
 def evil() -> dict[str, Any]:
-    """Give a dataflow that would run code where it is planned, if anybody loaded it."""
+    """Return a dataflow whose code would run during planning if it were loaded."""
     builder = hw.flow("evil", locations=["L1"])
     rows = builder.read.csv("in/{location}", "id int, v double", location_as="location")
     rows.map_batches(lambda batches: batches, "id int").named("own").to_layer("cloud").write.memory("out")
@@ -271,7 +271,7 @@ def evil() -> dict[str, Any]:
 
 
 def to_jdbc(url: str, **options: Any) -> dict[str, Any]:
-    """Give a dataflow that writes to a table."""
+    """Return a dataflow that writes to a table."""
     found = flow("L1")
     sink = found["operators"][-1]
     own = {"id": "out", "kind": "jdbc", "inputs": sink["inputs"], "layer": sink["layer"], "requires": ""}

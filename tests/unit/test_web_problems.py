@@ -1,4 +1,4 @@
-"""Whatever goes wrong is told as RFC 9457 has it: what to do next, and nothing that nobody should see."""
+"""Errors as RFC 9457 problems: they name the remedy, and reveal no internals."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_should_not_go_wrong_is_not_told(
 def test_a_database_that_is_away_is_no_mistake(tmp_path: Path) -> None:
     pytest.importorskip("psycopg")
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        taken.bind(("127.0.0.1", 0))  # no server listens there
         store = f"postgresql://me:s3cret@127.0.0.1:{taken.getsockname()[1]}/x"
         with serving(store, "127.0.0.1", 0) as found:
             for address in ("/health", "/me", "/deployments"):

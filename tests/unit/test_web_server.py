@@ -1,4 +1,4 @@
-"""The server in its thread: where it listens, whom it serves, how it ends; and `headwater up --listen`."""
+"""The server in its thread: its addresses, its clients, its end; and `headwater up --listen`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would be if rates or links were otherwise, held against a simulated world in which they become so."""
+"""Predictions for other rates or links, compared with a simulated world that changes accordingly."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def suppose(*rates: str, links: tuple[str, ...] = (), name: str = "two") -> What
 
 
 def finite_all_through(data: Any) -> bool:
-    """Tell whether JSON can hold it as other languages read it."""
+    """Return whether all numbers are finite, so that JSON parsers of other languages read the data."""
     if isinstance(data, dict):
         return all(map(finite_all_through, data.values()))
     if isinstance(data, list):
@@ -59,7 +59,7 @@ def finite_all_through(data: Any) -> bool:
     return not isinstance(data, float) or math.isfinite(data)
 
 
-# ---------------------------------------------------------------- what comes true
+# ---------------------------------------------------------------- predictions that come true
 
 
 def test_what_is_foretold_of_more_rows_is_what_happens_then(begin: Begin) -> None:
@@ -68,7 +68,7 @@ def test_what_is_foretold_of_more_rows_is_what_happens_then(begin: Begin) -> Non
     found = suppose("20x")
     assert found.basis == "measured" and found.measured_at == pytest.approx(loop.clock(), abs=2)
     assert not found.now.breaks and found.choice.current.breaks
-    assert loop.decisions() == () and loop.store.deployment("two").version == 1  # nothing was touched
+    assert loop.decisions() == () and loop.store.deployment("two").version == 1  # nothing was changed
     loop.rate(2000)
     loop.go(120)
     chosen = found.choice.chosen
@@ -97,7 +97,7 @@ def test_what_is_foretold_of_a_narrower_link_is_what_happens_then(begin: Begin) 
 
 def test_a_delay_is_added_to_what_crosses_the_link(begin: Begin) -> None:
     begin().go(60)
-    found = suppose(links=("kerb=405ms",))  # 5 ms as the continuum has it
+    found = suppose(links=("kerb=405ms",))  # 5 ms in the continuum
     assert found.choice.current.predicted.p50 - found.now.predicted.p50 == pytest.approx(0.4, abs=0.02)
     assert found.choice.chosen is None and found.preview is None
     assert dump(found.shown())["change"] is None and dump(found.shown())["chosen"] is None
@@ -114,7 +114,7 @@ def test_what_was_left_for_a_limit_may_come_back_where_that_is_gone(begin: Begin
     assert left and not [o for o in suppose("0.05x").choice.others if "it was left" in o.why_not]
 
 
-# ---------------------------------------------------------------- what it goes by
+# ---------------------------------------------------------------- the basis of a prediction
 
 
 def test_without_samples_it_goes_by_the_profile_and_says_so(begin: Begin) -> None:

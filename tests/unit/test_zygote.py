@@ -1,4 +1,4 @@
-"""The Python processes of a Spark: forked as asked for, ended as they should be, and never missing."""
+"""The Python processes of a Spark: forked on request, ended correctly, and always available."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ print(json.dumps({
 
 
 def until(true: Callable[[], bool]) -> bool:
-    """Wait for something, 30 seconds at most."""
+    """Wait for a condition, 30 seconds at most; return whether it held."""
     deadline = time.monotonic() + 30
     while not true():
         if time.monotonic() > deadline:
@@ -66,7 +66,7 @@ def gone(pid: int) -> bool:
 
 
 class Place:
-    """A zygote with something in place of Spark, and a module to run."""
+    """A zygote with another process in place of Spark, and a module to run."""
 
     def __init__(self, directory: Path) -> None:
         # Longer than the path of a socket may be.
@@ -170,11 +170,11 @@ def test_a_daemon_ends_when_it_has_had_no_workers_for_a_while(place: Place) -> N
     ) as daemon:
         assert daemon.stdout is not None
         port = int.from_bytes(daemon.stdout.read(4), "big")
-        with socket.create_connection(("127.0.0.1", port), 10):  # a worker, for as long as this is open
+        with socket.create_connection(("127.0.0.1", port), 10):  # a worker, while this connection is open
             time.sleep(1.5)
             assert daemon.poll() is None
         assert until(lambda: daemon.poll() is not None)
-    # Spark goes on connecting there: it must be refused, and never reach the daemon of another query.
+    # Spark still connects there: it must be refused, and must not reach the daemon of another query.
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 10)
     with socket.socket() as other, pytest.raises(OSError, match="in use"):

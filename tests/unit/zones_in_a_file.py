@@ -1,4 +1,4 @@
-"""Run a controller over zones that a file stands for, until the process is killed: a test's subprocess."""
+"""Run a controller over zones stored in a file, until the process is killed; tests start it as a subprocess."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headwater.testing.nodes import NodeCall, SimulatedNodes
 
 
 def linger(call: NodeCall) -> None:
-    """Take some time, so that a kill may find it in the midst of a call."""
+    """Wait a little, so that a kill can hit the middle of a call."""
     time.sleep(0.004)
 
 
 def main(directory: Path, place: str) -> None:
-    tables.SYNCHRONOUS = "OFF"  # killed processes lose nothing that the kernel has
+    tables.SYNCHRONOUS = "OFF"  # a killed process loses no data that the kernel has
     zones = SimulatedNodes(directory / "zones.json", before=linger, after=linger)
     store = Store(place)
     Controller(
