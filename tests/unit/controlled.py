@@ -32,7 +32,7 @@ class Site:
         self.restart()
 
     def restart(self) -> None:
-        """Create a new controller that knows only the store, after the end of the former one's lease."""
+        """Create a new controller that knows only the store, after the end of the former controller's lease."""
         if (lease := self.store.lease()) is not None:
             self.store.release(lease.holder)
         self.controller = Controller(

@@ -88,7 +88,7 @@ def world(directory: Path, **options: Any) -> Iterator[tuple[str, SimulatedNodes
 
 
 def token(name: str, role: Role = "owner") -> str:
-    """Create a token; the first one ends the trial mode."""
+    """Create a token; the first token ends the trial mode."""
     admin = pools.set_owner(pools.ADMIN, token=True) if name == pools.ADMIN else None
     made = admin or pools.set_owner(name, role=role, token=True)
     assert made is not None

@@ -28,7 +28,7 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from headwater.cli import main
 main()
 """
-"""Makes the terminal the controlling one, so that Ctrl-C becomes a signal; prints its stack on SIGUSR1."""
+"""Makes the terminal the controlling terminal, so that Ctrl-C becomes a signal; prints its stack on SIGUSR1."""
 
 
 class Terminal:

@@ -111,7 +111,7 @@ def test_what_a_former_plan_had_and_runs_is_ended(site: Site) -> None:
     assert "f/" + former.unit.checkpoint + " was left" in site.zones.differences(site.running(), "f")
     look(site)
     assert told(site)[0] == "drift: AD@S1 ran on S1 although it was to be stopped; stopped again"
-    look(site)  # the new unit has the same id, and ended with the former one
+    look(site)  # the new unit has the same id, and ended with the former unit
     with site.zones.world() as world:
         assert not world["units"][key]["runs"]
         world["units"].pop(key)

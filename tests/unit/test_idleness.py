@@ -17,7 +17,7 @@ def seen(name: str, time: int | None, *, quiet: float = 0.0, idle_after: float |
     [
         ([seen("a", 5, quiet=60), seen("b", 9), seen("c", 7)], 7),
         ([seen("a", 5, quiet=60), seen("b", 9), seen("c", None)], None),  # c may bring rows of any event time
-        ([seen("a", 5, quiet=60), seen("b", 9, quiet=99)], 9),  # no input holds back the one that is ahead
+        ([seen("a", 5, quiet=60), seen("b", 9, quiet=99)], 9),  # no input holds back the input that is ahead
         ([seen("a", None, quiet=60), seen("b", 9, quiet=99, idle_after=None)], 9),
         ([seen("a", 5, quiet=60), seen("b", END)], 5),  # an ended input does not count
         ([seen("a", 5, quiet=60), seen("b", END), seen("c", 7)], 7),

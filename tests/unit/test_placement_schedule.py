@@ -1,4 +1,4 @@
-"""Schedulers over cut tables: the exact one against exhaustive search, the others against their papers."""
+"""Schedulers over cut tables: tsoo_exact against exhaustive search, the others against their papers."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_the_exact_one_finds_the_least_of_all(total: int, seed: int, nodes: int)
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, 12))])
 def test_the_exact_one_where_zones_are_shared(seed: int) -> None:
-    """Memory, links and cpu of sites couple the branches; rows that met stay together."""
+    """Memory, links and CPU of sites couple the branches; rows that met stay together."""
     problem = three_layers(seed, most_memory=2e6 if seed % 2 else 4e6)
     (table,) = tables(problem)
     found = 0

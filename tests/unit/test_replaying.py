@@ -92,7 +92,7 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-# ---------------------------------------------------------------- letters
+# ---------------------------------------------------------------- dead letters
 
 
 def test_a_letter_keeps_its_id(scene: Scene) -> None:

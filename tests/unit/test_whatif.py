@@ -242,7 +242,7 @@ def test_mistakes_are_named_with_what_to_write(begin: Begin, rate: str, link: st
     assert code == (3 if isinstance(found.value, QuantityError) else 6) and not out and found.value.what in err
 
 
-# ---------------------------------------------------------------- how it is shown
+# ---------------------------------------------------------------- display
 
 
 def test_it_is_shown(begin: Begin) -> None:
