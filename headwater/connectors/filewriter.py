@@ -187,10 +187,12 @@ class FileSinkWriter:
     def _refuse_zombie(self, last: Mapping[str, Any] | None, epoch: int | None = None) -> None:
         epoch = self._epoch if epoch is None else epoch
         if last and last["epoch"] > epoch:
+            other = self._lineage and last.get("lineage") not in (None, self._lineage)
             raise ChannelError(
                 f"the writer of epoch {epoch} is out of date: epoch {last['epoch']} has taken over",
                 where=str(self.path),
-                hint="stop this writer; its unit runs elsewhere now",
+                hint="stop this writer; its unit runs elsewhere now"
+                + (", or write to another path if this is output of another run" if other else ""),
             )
 
     def _refuse_other(self, last: Mapping[str, Any] | None) -> None:

@@ -163,6 +163,11 @@ def test_output_of_another_run_is_refused(tmp_path: Path) -> None:
             put(sink_writer("c2"), batch, table([2]))
     put(sink_writer("c1"), 1, table([3]))
     assert sorted(json_ids(tmp_path)) == [1, 3]
+    later = FileSinkWriter({"path": str(tmp_path), "format": "json", "fsync": False, "lineage": "c1"}, 1)
+    put(later, 2, table([4]))
+    with pytest.raises(ChannelError, match="epoch 0 is out of date") as refused:
+        put(sink_writer("c2"), 0, table([5]))
+    assert "output of another run" in str(refused.value.hint)
 
 
 def test_the_sink_log_stays_short(tmp_path: Path) -> None:
