@@ -18,7 +18,7 @@ from headwater.plan import build
 from headwater.plan.deployment import Deployment
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import PAUSE, BoundedSource, check_equivalent
-from tests.deployments.flows import CONTINUUM, FLOWS, SCHEMA, rows
+from tests.deployments.flows import CONTINUUM, FLOWS, LOCATIONS, SCHEMA, rows
 
 DECISIONS = {
     "one unit": build.one_unit,
@@ -105,6 +105,19 @@ def test_units_shared_out_by_key(name: str, endpoint: LocalEndpoint, tmp_path: P
     assert {u.zone for u in parts} & {"S1", "C1"}
     assert all(u.hosts == (u.node,) for u in parts)
     assert all(outcome.rows.values())
+
+
+def test_the_file_of_a_row_is_a_column_for_any_operator(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", rows(40, seed=4), rows_per_file=20)
+    source.release_all()
+    builder = hw.flow("files", locations=LOCATIONS)
+    read = builder.read.json(source.path, SCHEMA, location_as="location", file_as="file").with_watermark("ts", "9 s")
+    first = read.where("file LIKE '%/000000.json'").named("first")
+    first.drop_duplicates("location", "file").to_layer("cloud").select("location", "file").write.memory("out")
+    flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
+    wanted = build.unit_per_operator(flow, continuum)
+    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=wanted)
+    assert outcome.rows == {"out": len(LOCATIONS)}
 
 
 def test_a_zone_that_comes_later_is_not_late_behind_a_chain_of_units(endpoint: LocalEndpoint, tmp_path: Path) -> None:
