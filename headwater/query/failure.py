@@ -29,7 +29,7 @@ _STUMBLES = (
 )
 _OURS = re.compile(r"headwater\.core\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
 _OPERATOR = re.compile(r"(operator '[^']*'[^:]*): (.*)", re.DOTALL)
-_NO_SPACE = re.compile(r"No space left on device(?:: '([^']+)')?|Disk quota exceeded|File too large")
+_NO_SPACE = re.compile(r"(?:No space left on device|Disk quota exceeded|File too large)(?:: '[^']+')?")
 _SYSTEM = re.compile(r"\[Errno \d+\]")
 _PYTHON = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
 _CAUSED_BY = re.compile(r"^Caused by: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
