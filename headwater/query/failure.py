@@ -117,9 +117,9 @@ def _blamed(spec: UnitSpec, text: str, what: str) -> str:
         named = [o for o in computing if any(q.strip() in t for q in quoted for t in _texts(o))]
         if len(named) == 1:
             return named[0].where
-    paths = [o for o in operators if (path := _path(o)) and path in text]
+    paths = [[o for o in operators if (path := _path(o)) and path in said] for said in (what, text)]
     inner = [o for o in operators if not isinstance(o, Source | Sink) and not _SYSTEM.search(text)]
-    for one in (paths, inner, operators):
+    for one in (*paths, inner, operators):
         if len(one) == 1:
             return one[0].where
     names = [f"'{o.id}'" for o in operators]

@@ -147,6 +147,7 @@ def test_an_error_of_a_full_disk_names_the_file_of_the_sink(tmp_path: Path) -> N
             task.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        task.abandon()
     assert str(tmp_path / "out") in str(full.value)
     said = f"Traceback (most recent call last):\n  File\nOSError: {full.value}\n"
     assert cause(said) == f"the disk is full: {full.value.strerror}: '{full.value.filename}'"
