@@ -282,7 +282,10 @@ class LocalRun:
 
         operator = self.plan.dataflow[sink]
         if not isinstance(operator, (MemorySink, ConsoleSink)):
-            raise DeploymentError(f"'{sink}' is not a memory or console sink", hint="read its files or table instead")
+            raise DeploymentError(
+                f"'{sink}' is not a memory or console sink",
+                hint="read the files, the topic or the table that it writes",
+            )
         batches = []
         for log in self._sink_logs(sink):
             batches += list(log.read(log.earliest(), log.latest()))

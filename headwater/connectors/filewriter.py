@@ -27,7 +27,7 @@ from headwater.channels.journal import Journal
 from headwater.channels.segments import Segment, conform, normal_schema
 from headwater.core.errors import ChannelError
 from headwater.core.jsonform import time_text
-from headwater.disk.durable import sweep, sync_directory
+from headwater.disk.durable import naming, sweep, sync_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -273,13 +273,16 @@ class _FileTask:
             self._path = self._staging / f"{uuid.uuid4().hex}.{_EXTENSIONS[self._kind]}"
             self._schema = normal_schema(batch.schema)
             self._out = _FORMATS[self._kind](self._path, self._schema)
-        self._out.write(conform(batch, self._schema))
+        assert self._path is not None
+        with naming(self._path):
+            self._out.write(conform(batch, self._schema))
         self._rows += batch.num_rows
 
     def close(self) -> Segment | None:
         if self._out is None or self._path is None:
             return None
-        self._out.close()
+        with naming(self._path):
+            self._out.close()
         if self._fsync:
             with open(self._path, "rb") as file:
                 os.fsync(file.fileno())

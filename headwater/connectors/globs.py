@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 
 _WILD = frozenset("*?[{")
+REPLAYED = "(?:-?replayed-[0-9a-f]{16}(?:-[0-9]+)?)+-?"
+"""Regular expression, of Python and Java, of what the replay of a dead letter adds to the name of its file."""
 
 
 def is_glob(text: str) -> bool:

@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from headwater.connectors.deadletters import DeadLetter, local_path
-from headwater.connectors.globs import fits, is_glob
+from headwater.connectors.globs import REPLAYED, fits, is_glob
 from headwater.core.errors import DeploymentError
 from headwater.dataflow.sources import FileSource
 from headwater.disk.durable import sync_directory, write_atomically
 from headwater.disk.layout import full_path
 
 _LONGEST = 120  # bytes of the old file's name that the new one keeps
-_MARK = re.compile(r"(?:-?replayed-[0-9a-f]{16}(?:-\d+)?)+-?")
+_MARK = re.compile(REPLAYED)
 _COMPRESSED = (".gz", ".bz2", ".deflate", ".zst", ".lz4", ".snappy")
 _COMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
     ".gz": lambda data: gzip.compress(data, mtime=0),

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from headwater.connectors.globs import REPLAYED
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource, Source
 from headwater.disk.layout import full_path
@@ -97,9 +98,12 @@ def _files(spark: SparkSession, source: FileSource, location: str, name: str | N
         if name is not None or key.lower() not in _STREAM_ONLY:
             reader = reader.option(key, value)
     frame: DataFrame = reader.schema(schema).format(source.format).load(path)
-    if can_be_malformed(source):
-        frame = frame.selectExpr("*", f"_metadata.file_path AS `{ORIGIN}`")
-    return frame
+    added = [f"_metadata.file_path AS `{ORIGIN}`"] if can_be_malformed(source) else []
+    if source.file_as is not None:
+        # A replayed record keeps the file that it came from; Spark writes one or three slashes.
+        path = f"regexp_replace(_metadata.file_path, '{REPLAYED}', '')"
+        added.append(f"regexp_replace({path}, '^file:/+', 'file:///') AS `{source.file_as}`")
+    return frame.selectExpr("*", *added) if added else frame
 
 
 def _make_directory(path: str) -> None:

@@ -45,9 +45,13 @@ _DURATIONS: Mapping[str, Decimal] = {
         ("min minute minutes", "60"),
         ("h hour hours", "3600"),
         ("d day days", "86400"),
+        ("week weeks", "604800"),
     )
     for spelling in spellings.split()
 }
+
+_MONTHS: Mapping[str, int] = {"month": 1, "months": 1, "mon": 1, "mons": 1, "year": 12, "years": 12}
+_INTERVAL_PART = re.compile(r"\s*([+-]?)\s*([0-9.]+\s*([^\s0-9.+-]+))\s*")
 
 
 class QuantityError(HeadwaterError, ValueError):
@@ -113,6 +117,33 @@ def parse_duration(text: str) -> float:
     if scale is None:
         raise _unit_error(text, unit, kind="duration", hint=hint)
     return _finite(number * scale, text, kind="duration")
+
+
+def parse_interval(text: str) -> tuple[int, float]:
+    """Return the months and the seconds of an interval as in Spark SQL: each number has its own sign.
+
+    >>> parse_interval("-1 year"), parse_interval("INTERVAL 1 hour 30 minutes"), parse_interval("1 week -1 day")
+    ((-12, 0.0), (0, 5400.0), (0, 518400.0))
+    """
+    rest = text.strip()
+    rest = rest[len("interval") :] if rest.lower().startswith("interval ") else rest
+    months, seconds, at = 0, 0.0, 0
+    while at == 0 or at < len(rest):
+        part = _INTERVAL_PART.match(rest, at)
+        if part is None or len(text) > _LONGEST:
+            raise QuantityError(
+                f"{_shown(text)} is not an interval", hint="write 30 seconds, 1 hour 30 minutes, 1 year"
+            )
+        sign, at = -1 if part[1] == "-" else 1, part.end()
+        unit = part[3].lower()
+        if unit in _MONTHS:
+            count = _split(part[2], kind="interval", hint="write 1 year, or 18 months")[0] * _MONTHS[unit]
+            if count != int(count):
+                raise QuantityError(f"{_shown(text)} has a part of a month", hint="write whole months, or days")
+            months += sign * int(count)
+        else:
+            seconds += sign * parse_duration(part[2])
+    return months, seconds
 
 
 def format_size(size: float, *, exact: bool = False) -> str:

@@ -89,9 +89,13 @@ class Reader(habits.NameGuard):
         *,
         format: Literal["csv", "json", "parquet"],
         location_as: str | None = None,
+        file_as: str | None = None,
         **options: str,
     ) -> Stream:
-        """Read files that appear in a directory, or match a glob; ``options`` are Spark's for the format."""
+        """Read files that appear in a directory, or match a glob; ``options`` are Spark's for the format.
+
+        ``location_as``, ``file_as``: add the row's location, or the URI of its file, as a column of that name.
+        """
         text = schema_text(schema, f"read.files('{path}')")
         settings = tuple(sorted((k, str(v)) for k, v in options.items()))
         return self._source(
@@ -101,19 +105,24 @@ class Reader(habits.NameGuard):
             schema_text=text,
             options=settings,
             location_as=location_as,
+            file_as=file_as,
         )
 
-    def csv(self, path: str, schema: str, *, location_as: str | None = None, **options: str) -> Stream:
+    def csv(
+        self, path: str, schema: str, *, location_as: str | None = None, file_as: str | None = None, **options: str
+    ) -> Stream:
         """Read CSV files; Spark's options (``header``, ``sep``, ``timestampFormat`` ...) by name."""
-        return self.files(path, schema, format="csv", location_as=location_as, **options)
+        return self.files(path, schema, format="csv", location_as=location_as, file_as=file_as, **options)
 
-    def json(self, path: str, schema: str, *, location_as: str | None = None, **options: str) -> Stream:
+    def json(
+        self, path: str, schema: str, *, location_as: str | None = None, file_as: str | None = None, **options: str
+    ) -> Stream:
         """Read files of JSON lines."""
-        return self.files(path, schema, format="json", location_as=location_as, **options)
+        return self.files(path, schema, format="json", location_as=location_as, file_as=file_as, **options)
 
-    def parquet(self, path: str, schema: str, *, location_as: str | None = None) -> Stream:
+    def parquet(self, path: str, schema: str, *, location_as: str | None = None, file_as: str | None = None) -> Stream:
         """Read Parquet files."""
-        return self.files(path, schema, format="parquet", location_as=location_as)
+        return self.files(path, schema, format="parquet", location_as=location_as, file_as=file_as)
 
     def rate(self, rows_per_second: int = 1, *, location_as: str | None = None) -> Stream:
         """Count upwards: columns ``timestamp`` and ``value`` (Spark's rate source)."""

@@ -312,6 +312,11 @@ def _is_window_time(text: str, column: str) -> bool:
 
 
 def require_deterministic(operator: Operator, expression: Any) -> None:
+    if "input_file_name(" in expression.text:
+        raise operator.error(
+            "input_file_name() has no value behind a channel",
+            "name a column for it at the source: read.csv(path, schema, file_as='file')",
+        )
     if not expression.deterministic:
         raise operator.error(
             f"{expression.text} gives a new value in each evaluation",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from headwater.core.errors import DataflowError
 from headwater.dataflow.operators import Operator, checked_schema
@@ -33,20 +33,25 @@ class Source(Operator):
             schema = self.schema()
         except DataflowError as error:
             raise self.error(error.what, error.hint or "write the schema as 'id bigint, v double'") from error
-        if self.location_as is None:
-            return StreamType(schema)
-        if self.location_as.lower() in {n.lower() for n in schema.names}:
-            raise self.error(
-                f"location_as='{self.location_as}' names an existing column of the data",
-                "choose another name",
-            )
-        columns = (*schema.columns, Column(self.location_as, DataType.parse("string")))
-        return StreamType(checked_schema(self, [*columns]), located_by=frozenset({self.location_as}))
+        columns = list(schema.columns)
+        for setting, name in self.added():
+            if name.lower() in {c.name.lower() for c in columns}:
+                raise self.error(f"{setting}='{name}' names an existing column", "choose another name")
+            columns.append(Column(name, DataType.parse("string")))
+        located = frozenset({self.location_as} if self.location_as is not None else ())
+        return StreamType(checked_schema(self, columns), located_by=located)
+
+    def added(self) -> list[tuple[str, str]]:
+        """Return the columns added to those of the data: the setting and the name of each."""
+        return [] if self.location_as is None else [("location_as", self.location_as)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource(Source):
-    """CSV, JSON lines or Parquet files that appear below ``path`` ('{location}' is replaced)."""
+    """CSV, JSON lines or Parquet files that appear below ``path`` ('{location}' is replaced).
+
+    ``file_as`` adds the URI of a row's file as a column.
+    """
 
     kind: ClassVar[str] = "files"
     shown: ClassVar[tuple[str, ...]] = ("format", "path")
@@ -55,6 +60,16 @@ class FileSource(Source):
     format: Literal["csv", "json", "parquet"]
     schema_text: str
     options: tuple[tuple[str, str], ...] = ()
+    file_as: str | None = None
+
+    def config(self) -> dict[str, Any]:
+        found = super().config()
+        if self.file_as is None:
+            del found["file_as"]  # the setting is newer than stored keys and specs
+        return found
+
+    def added(self) -> list[tuple[str, str]]:
+        return ([] if self.file_as is None else [("file_as", self.file_as)]) + super().added()
 
     @property
     def per_location(self) -> bool:

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from headwater.core.errors import HeadwaterError
+from headwater.core.quantity import parse_interval
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.operators import (
     Operator,
@@ -19,6 +21,7 @@ from headwater.sql.expressions import check_aggregate
 from headwater.sql.rewrite import row_aggregates
 from headwater.sql.schema import Column, DataType
 
+_SHORTEST, _LONGEST, _DAY = 28, 31, 86_400  # days of a month, seconds of a day
 WINDOW_TYPE = DataType.parse("struct<start:timestamp,end:timestamp>")
 
 
@@ -158,12 +161,18 @@ class Join(Operator):
     latest: str
     how: Literal["inner", "left"] = "inner"
 
+    def intervals(self) -> tuple[tuple[int, float], tuple[int, float]]:
+        """Return the bounds in months of the calendar and seconds."""
+        try:
+            return parse_interval(self.earliest), parse_interval(self.latest)
+        except HeadwaterError as error:
+            raise self.error(f"the join's bound: {error.what}", error.hint or "write it as '30 seconds'") from error
+
     def bounds(self) -> tuple[float, float]:
-        """Return the bounds in seconds."""
-        low = self.duration(self.earliest.removeprefix("-"), "the join's bound")
-        high = self.duration(self.latest.removeprefix("-"), "the join's bound")
-        low = -low if self.earliest.startswith("-") else low
-        high = -high if self.latest.startswith("-") else high
+        """Return the bounds in seconds; where they have months, bounds that are at least as wide."""
+        (low_months, low), (high_months, high) = self.intervals()
+        low += low_months * (_SHORTEST if low_months > 0 else _LONGEST) * _DAY
+        high += high_months * (_LONGEST if high_months > 0 else _SHORTEST) * _DAY
         if low > high:
             raise self.error(f"the bounds are reversed: {self.earliest}, {self.latest}", "swap the bounds")
         return low, high

@@ -6,6 +6,7 @@ Every method checks itself against the schema and returns a new Stream; nothing 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -19,6 +20,8 @@ from headwater.dataflow.types import StreamType
 from headwater.sql.expressions import parse_projection
 from headwater.sql.rewrite import row_json, row_struct
 from headwater.sql.schema import Schema
+
+_NUMBER = re.compile(r"([0-9.]+)")
 
 Columns = str | Sequence[str]
 
@@ -211,7 +214,8 @@ class Stream(habits.NameGuard):
         """Pair rows of equal keys whose event times are near.
 
         ``within="1 minute"``: the maximum distance. ``between=("-10 seconds", "1 minute")``: the other stream's time
-        minus this one's. ``how="left"`` also returns unpaired rows of this stream.
+        minus this one's, as intervals of Spark SQL, such as ``"1 hour 30 minutes"`` or, by the calendar, ``"-1 year"``.
+        ``how="left"`` also returns unpaired rows of this stream.
         """
         if (within is None) == (between is None):
             raise DataflowError(
@@ -219,7 +223,11 @@ class Stream(habits.NameGuard):
                 where=f"join after '{self.operator.id}'",
                 hint="give within='1 minute', or between=('-10 seconds', '1 minute'), not both",
             )
-        earliest, latest = between if between is not None else (f"-{within}", str(within))
+        where = f"join after '{self.operator.id}'"
+        bounds = between if between is not None else (within, within)
+        earliest, latest = (habits.as_text(b, "within='1 minute'", where=where) for b in bounds)
+        if between is None:
+            earliest = _NUMBER.sub(r"-\1", earliest)
         return self._then(stateful.Join, (other,), on=_tuple(on), earliest=earliest, latest=latest, how=how)
 
     def top_k(self, k: int, by: str, *, per: Columns = "window", rank: str = "rank") -> Stream:

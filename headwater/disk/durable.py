@@ -53,19 +53,26 @@ def write_first(path: Path, text: str, *, scratch: Path | None = None, fsync: bo
 
 
 @contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in errors of the system that do not, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+@contextlib.contextmanager
 def _draft(path: Path, text: str | bytes, *, scratch: Path | None, fsync: bool, mode: int = 0o666) -> Iterator[Path]:
     """Write a text under a temporary name on the same disk; remove that name in the end."""
     temp = (scratch or path.parent) / f".{path.name}.{uuid.uuid4().hex}"
     try:
-        with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
+        with naming(path), open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
             out.write(text.encode() if isinstance(text, str) else text)
             if fsync:
                 out.flush()
                 os.fsync(out.fileno())
         yield temp
-    except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk does not name the file
-        raise
     finally:
         temp.unlink(missing_ok=True)
 

@@ -192,6 +192,11 @@ def _join(operator: stateful.Join, left: DataFrame, right: DataFrame, types: lis
     a, b = left.alias("l"), right.alias("r")
     mine, theirs = F.col(f"l.`{times[0].column}`"), F.col(f"r.`{times[1].column}`")
     condition = (theirs >= mine + _interval(low)) & (theirs <= mine + _interval(high))
+    # Spark bounds state by fixed times only: months of the calendar are a further condition.
+    for side, (months, seconds) in zip(("low", "high"), operator.intervals(), strict=True):
+        if months:
+            bound = mine + F.expr(f"INTERVAL '{months}' MONTH") + _interval(seconds)
+            condition = condition & (theirs >= bound if side == "low" else theirs <= bound)
     for key in operator.on:
         condition = condition & (F.col(f"l.`{key}`") == F.col(f"r.`{key}`"))
     keys = {k.lower() for k in operator.on}

@@ -29,7 +29,7 @@ _STUMBLES = (
 )
 _OURS = re.compile(r"headwater\.core\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
 _OPERATOR = re.compile(r"(operator '[^']*'[^:]*): (.*)", re.DOTALL)
-_NO_SPACE = re.compile(r"No space left on device(?:: '([^']+)')?|Disk quota exceeded|File too large")
+_NO_SPACE = re.compile(r"(?:No space left on device|Disk quota exceeded|File too large)(?:: '[^']+')?")
 _SYSTEM = re.compile(r"\[Errno \d+\]")
 _PYTHON = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
 _CAUSED_BY = re.compile(r"^Caused by: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
@@ -117,9 +117,9 @@ def _blamed(spec: UnitSpec, text: str, what: str) -> str:
         named = [o for o in computing if any(q.strip() in t for q in quoted for t in _texts(o))]
         if len(named) == 1:
             return named[0].where
-    paths = [o for o in operators if (path := _path(o)) and path in text]
+    paths = [[o for o in operators if (path := _path(o)) and path in said] for said in (what, text)]
     inner = [o for o in operators if not isinstance(o, Source | Sink) and not _SYSTEM.search(text)]
-    for one in (paths, inner, operators):
+    for one in (*paths, inner, operators):
         if len(one) == 1:
             return one[0].where
     names = [f"'{o.id}'" for o in operators]

@@ -369,7 +369,7 @@ class Inference:
         if self._place == "scalar":
             raise DataflowError(
                 f"{name} is an aggregate: it needs many rows",
-                hint="use it in .agg(...) after group_by or window",
+                hint="use it in .agg(...) after .group_by(...) or .count_window(...)",
             )
         if self._place == "inside" or self._scopes:
             raise DataflowError(f"{name} is inside another aggregate", hint="aggregate in two steps")

@@ -67,7 +67,7 @@ def tokens(text: str) -> tuple[Token, ...]:
     if len(text) > MAX_TEXT:
         raise DataflowError(
             f"the text has {len(text)} characters; at most {MAX_TEXT} are accepted",
-            hint="split it over several with_columns, or join with a table of values",
+            hint="split it over several with_columns(...)",
         )
     found: list[Token] = []
     at = 0

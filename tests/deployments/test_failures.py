@@ -18,7 +18,7 @@ import pytest
 import headwater as hw
 from headwater.app.local import LocalRun
 from headwater.continuum.model import Continuum
-from headwater.core.errors import DeploymentError, Unavailable, UserCodeError
+from headwater.core.errors import DeploymentError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build, one_unit
 from headwater.spark.endpoint import LocalEndpoint
@@ -157,6 +157,36 @@ def test_an_exception_stops_its_unit_only(endpoint: LocalEndpoint, tmp_path: Pat
     failed = {unit for unit, state in status.items() if state == "failed"}
     assert failed == {"out@S1"}, "L1's row 12 is in S1; nothing else may stop"
     assert all(status[unit] == "finished" for unit in edge)
+
+
+def test_an_error_of_spark_is_one_message(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.json").write_text('{"id": 1}\n')
+    (tmp_path / "file").write_text("")
+    continuum = Continuum.from_text("name: one\nlayers: [cloud]\nzones:\n  C1: {layer: cloud, locations: [L1]}\n")
+
+    def run(name: str, sink: str, *, missing: bool) -> LocalRun:
+        builder = hw.flow(name, locations=["L1"])
+        rows = builder.read.json(str(tmp_path / "in"), "id bigint")
+        if missing:
+            rows = rows.transform(lambda df: df.select("nope"), "id bigint").named("looked_for")
+        rows.write.json(str(tmp_path / sink)).named("out")
+        return LocalRun(build(builder.build(), continuum), tmp_path / name, endpoint)
+
+    log = endpoint.directory / "spark.log"
+    with pytest.raises(DeploymentError, match="UNRESOLVED_COLUMN") as early:
+        run("a", "out", missing=True).start()
+    late = run("b", "file/out", missing=False)
+    late.start()
+    try:
+        with pytest.raises(RuntimeFailure, match="NotADirectoryError") as failed:
+            late.drain()
+    finally:
+        late.stop()
+    for error, operator in ((early.value, "operator 'looked_for' (transform)"), (failed.value, "operator 'out'")):
+        assert operator in str(error) and "in zone C1" in str(error) and str(log) in str(error)
+        assert len(str(error).splitlines()) == 2, "no stack trace"
+    assert "at org.apache.spark" in log.read_text() and "unit out@C1 failed\n" in log.read_text()
 
 
 def test_a_finished_deployment_is_not_resumed(

@@ -17,7 +17,7 @@ from headwater.dataflow.sources import Source
 from headwater.plan import build
 from headwater.plan.deployment import Deployment
 from headwater.spark.endpoint import LocalEndpoint
-from headwater.testing import PAUSE, BoundedSource, check_equivalent
+from headwater.testing import PAUSE, BoundedSource, batch_result, check_equivalent
 from tests.deployments.flows import CONTINUUM, FLOWS, SCHEMA, rows
 
 DECISIONS = {
@@ -105,6 +105,34 @@ def test_units_shared_out_by_key(name: str, endpoint: LocalEndpoint, tmp_path: P
     assert {u.zone for u in parts} & {"S1", "C1"}
     assert all(u.hosts == (u.node,) for u in parts)
     assert all(outcome.rows.values())
+
+
+def test_the_file_of_a_row_is_a_column_for_any_operator(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", {"L1": rows(40, seed=4)["L1"]}, rows_per_file=10)
+    source.release_all()
+    builder = hw.flow("files", locations=["L1"])
+    read = builder.read.json(source.path, SCHEMA, location_as="location", file_as="file").with_watermark("ts", "9 s")
+    first = read.where("file LIKE '%/000000.json'").named("first")
+    first.drop_duplicates("location", "file").to_layer("cloud").select("location", "file").write.memory("out")
+    flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
+    assert check_equivalent(flow, continuum, endpoint, tmp_path / "run").rows == {"out": 1}
+
+
+def test_a_join_within_a_year_counts_by_the_calendar(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    asked = [{"id": 1, "ts": "2024-02-01T00:00:00Z"}, {"id": 2, "ts": "2025-02-01T00:00:00Z"}]
+    told = [{"id": 1, "ts": "2025-02-01T00:00:00Z"}, {"id": 2, "ts": "2026-02-01T00:00:01Z"}]  # 366 days; 1 s too late
+    sides = []
+    builder = hw.flow("years", locations=["L1"])
+    for name, items in (("asked", asked), ("told", told)):
+        source = BoundedSource(tmp_path / name, {"L1": items})
+        source.release_all()
+        sides.append(builder.read.json(source.path, "id bigint, ts timestamp").with_watermark("ts", "1 day"))
+    right = sides[1].select("id", "ts AS at")
+    sides[0].join(right, "id", between=("0 days", "1 year"), how="left").to_layer("cloud").write.memory("out")
+    flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
+    check_equivalent(flow, continuum, endpoint, tmp_path / "run")
+    found = batch_result(endpoint.session(), flow, continuum)["out"].to_pylist()
+    assert sorted((row["id"], row["at"] is not None) for row in found) == [(1, True), (2, False)]
 
 
 def test_a_zone_that_comes_later_is_not_late_behind_a_chain_of_units(endpoint: LocalEndpoint, tmp_path: Path) -> None:

@@ -76,8 +76,10 @@ def test_a_corrected_record_is_in_the_sink_once(
     lines = ["id,v", *ROWS[:20], "100,warm", *ROWS[20:], "101,cold"]
     (files / "a.csv").write_text("\n".join(lines) + "\n")
     builder = hw.flow(NAME, locations=["L1"])
-    read = builder.read.csv(f"{place}/in/{{location}}", "id bigint, v double", location_as="at", header="true")
-    read.where("id >= 0").select("id", "at", "v * 2 AS w").write.memory("out")
+    read = builder.read.csv(
+        f"{place}/in/{{location}}", "id bigint, v double", location_as="at", file_as="file", header="true"
+    )
+    read.where("id >= 0").select("id", "at", "v * 2 AS w", "file").write.memory("out")
     plan = build(builder.build(), CONTINUUM)
 
     def replay(id_: str, record: str) -> Any:
@@ -114,5 +116,6 @@ def test_a_corrected_record_is_in_the_sink_once(
         assert late.outcome == "refused"
         got = sink_rows(place, NAME, "out")
     values = sorted((row["id"], row["w"]) for row in got.to_pylist())
+    assert {row["file"] for row in got.to_pylist()} == {f"file://{files}/a.csv"}, "a replayed record keeps its file"
     assert values == [(n, 2 * n + 1.0) for n in range(40)] + [(100, 43.0), (101, -7.0)]
     assert not compare(batch_result(endpoint.session(), plan.dataflow, CONTINUUM)["out"], got)

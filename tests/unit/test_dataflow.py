@@ -423,3 +423,16 @@ def test_a_label_tells_operators_apart() -> None:
         "aggregate(ts 1 hour, k)",
         "out",
     ]
+
+
+def test_the_file_of_a_row_is_a_column_of_the_source() -> None:
+    read = hw.flow("f", locations=["L1"]).read
+    plain, named = (read.csv("in", "id int", location_as="at", file_as=column) for column in (None, "file"))
+    assert named.columns == ["id", "file", "at"]
+    assert "file_as" not in plain.operator.config(), "keys and documents of older sources stay"
+    assert named.operator.config()["file_as"] == "file"
+    with pytest.raises(DataflowError, match="file_as='id' names an existing column"):
+        read.json("in", "id int", file_as="id")
+    with pytest.raises(DataflowError, match="has no value behind a channel") as refused:
+        plain.select("id", "input_file_name() AS file")
+    assert "file_as='file'" in str(refused.value.hint)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import base64
+import resource
 import sys
 from pathlib import Path
 
 import cloudpickle
+import pyarrow as pa
 import pytest
 
 import headwater as hw
 from headwater.app.loading import load_dataflow
 from headwater.cli import main
+from headwater.connectors.filewriter import FileSinkWriter
 from headwater.continuum.model import Continuum
 from headwater.core.errors import RuntimeFailure, UserCodeError
 from headwater.dataflow.function import raised
 from headwater.plan.build import build
 from headwater.plan.spec import UnitSpec, spec_of
-from headwater.query.failure import failure_of
+from headwater.query.failure import cause, failure_of
 
 CONTINUUM = "name: one\nlayers: [cloud]\nzones:\n  C: {layer: cloud, locations: [here], hosts: {c: {n_cpu: 1}}}\n"
 FULL = """[PYTHON_RUNTIME_ERROR] Failed to commit: Traceback (most recent call last):
@@ -131,3 +134,20 @@ def test_the_command_line_shows_no_stack_trace(
         log = Path(shown.split()[-1])
         assert "in broken" in log.read_text()
         log.unlink()
+
+
+def test_an_error_of_a_full_disk_names_the_file_of_the_sink(tmp_path: Path) -> None:
+    writer = FileSinkWriter({"path": tmp_path / "out", "name": "w", "format": "json", "lineage": "1"}, 0)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    task = writer.open()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as full:
+            task.write(pa.record_batch({"id": list(range(2000))}))
+            task.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        task.abandon()
+    assert str(tmp_path / "out") in str(full.value)
+    said = f"Traceback (most recent call last):\n  File\nOSError: {full.value}\n"
+    assert cause(said) == f"the disk is full: {full.value.strerror}: '{full.value.filename}'"

@@ -82,6 +82,8 @@ STREAMS: list[tuple[str, Callable[[], Stream], str]] = [
      f"{SCHEMA}, location string, at timestamp, w double"),
     ("left join", lambda: (s := timed()).join(other(s), ["id"], between=("-1 s", "2 s"), how="left"),
      f"{SCHEMA}, location string, at timestamp, w double"),
+    ("join within years", lambda: (s := timed()).join(other(s), "id", between=("-1 year", "INTERVAL 1 hour")),
+     f"{SCHEMA}, location string, at timestamp, w double"),
     ("count_window", lambda: read().count_window(10, 5, keys=["location", "k"], order_by="id").agg(
         n="count(*)", span="max(v) - min(v)", mean="avg(id)"),
      "location string, k string, n bigint, span double, mean double"),
@@ -383,3 +385,22 @@ def test_empty_dataflow() -> None:
     f.read.rate().where("value > 1")
     with pytest.raises(ErrorList, match="empty"):
         f.build()
+
+
+def bounds(**given: Any) -> Any:
+    found: Any = (s := timed()).join(other(s), "id", **given).operator
+    return found.intervals(), found.bounds()
+
+
+def test_bounds_of_a_join_are_intervals_of_spark() -> None:
+    day = 86_400.0
+    assert bounds(within="4 seconds") == (((0, -4.0), (0, 4.0)), (-4.0, 4.0))
+    assert bounds(within="1 hour 30 minutes")[1] == (-5400.0, 5400.0)
+    assert bounds(between=("-1 week", "INTERVAL 2 days"))[1] == (-7 * day, 2 * day)
+    assert bounds(between=("-1 year", "1 month")) == (((-12, 0.0), (1, 0.0)), (-372 * day, 31 * day))
+    assert bounds(between=("1 month", "2 years"))[1] == (28 * day, 744 * day), "as wide as the calendar, or wider"
+    for wrong in ("soon", "1.5 months", "1 fortnight", ""):
+        with pytest.raises(DataflowError, match="the join's bound"):
+            bounds(between=(wrong, "1 day"))
+    with pytest.raises(DataflowError, match="int where text is wanted"):
+        bounds(between=(-1, 1))

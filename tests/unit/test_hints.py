@@ -1,0 +1,99 @@
+"""Hints of errors name only what exists: methods, functions of SQL, options and commands."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import headwater as hw
+from headwater import iot
+from headwater.cli.app import app
+from headwater.core.errors import DataflowError
+from headwater.dataflow import habits, stream
+from headwater.dataflow.builder import DataflowBuilder, Reader
+from headwater.sql import functions, special
+
+ROOT = Path(hw.__file__).parent
+METHODS = [
+    DataflowBuilder, Reader, hw.Dataflow,
+    *(v for v in vars(stream).values() if inspect.isclass(v) and v.__module__ == stream.__name__),
+]  # fmt: skip
+
+
+def constants(node: ast.AST) -> str:
+    """Join the fixed parts of an expression's texts; each inserted value becomes a blank."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else " "
+    if isinstance(node, ast.FormattedValue):
+        return " "
+    return "".join(constants(child) for child in ast.iter_child_nodes(node))
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of every hint."""
+    for file in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            found: list[ast.expr] = []
+            if isinstance(node, ast.Call):
+                found += [k.value for k in node.keywords if k.arg == "hint"]
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+                found += node.args[1:2] if name == "error" and len(node.args) == 2 else []
+            elif isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "hint" for t in node.targets):
+                found.append(node.value)
+            for one in found:
+                if text := constants(one).strip():
+                    yield f"{file.relative_to(ROOT)}:{one.lineno}", text
+    for table in (habits.STREAM, habits.GROUPED, habits.READER, habits.WRITER, habits.BUILDER):
+        for name, text in table.items():
+            yield f"habits, {name}", text
+
+
+HINTS = list(hints())
+
+
+OTHERS = {"option", "fit", "cast", "build"}
+"""Methods of Spark's reader and of models, SQL's syntax, and a function of the user's."""
+
+
+def test_methods_and_functions_in_hints_exist() -> None:
+    methods = {name for owner in METHODS for name in dir(owner)} | OTHERS
+    known = {*methods, *hw.__all__, *dir(iot), *dir(iot.Bloom), *special.UNIT_FIRST}
+    for table in (functions.SCALARS, functions.AGGREGATES, special.RULES, special.AGGREGATE_RULES):
+        known |= set(table)
+    named = [
+        (place, before, name)
+        for place, text in HINTS
+        for before, name in re.findall(r"(?<![\w`-])((?:\w+)?\.)?([a-z_]{2,})\(", text)
+    ]
+    assert len(named) > 60
+    assert not [one for one in named if one[2] not in (methods if one[1] == "." else known)]
+
+
+def test_options_and_commands_in_hints_exist() -> None:
+    options: dict[str, set[str]] = {}
+    todo: list[tuple[str, Any]] = [("", typer.main.get_command(app))]
+    while todo:
+        name, command = todo.pop()
+        options[name] = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+        todo += list(getattr(command, "commands", {}).items())
+    known = set().union(*options.values())
+    for place, text in HINTS:
+        assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known, place
+        assert set(re.findall(r"`headwater ([a-z-]+)", text)) <= set(options), place
+
+
+def test_what_stands_for_count_distinct_exists() -> None:
+    rows = hw.flow("f", locations=["L1"]).read.json("in", "ts timestamp, k string").with_watermark("ts", "1 s")
+    with pytest.raises(DataflowError, match="does not run on a stream") as refused:
+        rows.group_by("ts").agg(n="count(DISTINCT k)")
+    found = re.findall(r"\w+\((?:\w+\()?k\)+", str(refused.value.hint))
+    assert found == ["size(collect_set(k))", "approx_count_distinct(k)"]
+    kinds = [rows.group_by("ts").agg(n=text).schema.column("n").type.text for text in found]
+    assert kinds == ["int", "bigint"]
