@@ -180,7 +180,7 @@ class Agent:
             deployed.end(unit)
 
     def _report(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the progress of all deployments, and the wanted state of each unit."""
+        """Return the progress of all deployments, the wanted state of each unit, and the nodes that units read from."""
         self._admit(body)
         with self._lock:
             here = dict(self._deployed)
@@ -190,6 +190,10 @@ class Agent:
                 name: [[*which, wanted] for which, wanted in deployed.wanted().items()]
                 for name, deployed in here.items()
             },
+            "reads": sorted(
+                {channel.node for deployed in here.values() for spec in deployed.in_force() for channel in spec.inputs}
+                - {self.node}
+            ),
         }
 
     def _transfer(self, body: Mapping[str, Any]) -> tuple[StateTransfer, list[str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -203,27 +203,29 @@ def up(
     Agents of nodes without an address run on this machine, below ``home``, with ``options``.
     """
     from headwater.agent.agents import Agents
+    from headwater.agent.starters import starting
     from headwater.control.controller import Controller
 
-    store = Store(resolved_url(store_url))
-    if open_node is None:
-        agents = Agents(home, options=options)
-        open_node = agents.open
-        for node in nodes:
-            try:
-                agents.open(node)
-            except HeadwaterError as error:
-                if not error.retryable:
-                    raise
-                say(f"{node.name}: {error.what}")
-    try:
+    with closing(Store(resolved_url(store_url))) as store, ExitStack() as stack:
+        if open_node is None:
+            stack.enter_context(starting(home))
+            agents = Agents(home, options=options)
+            open_node = agents.open
+            for node in nodes:
+                try:
+                    agents.open(node)
+                except HeadwaterError as error:
+                    if not error.retryable:
+                        raise
+                    say(f"{node.name}: {error.what}")
         Controller(store, open_node).run(stop or threading.Event(), say=say)
-    finally:
-        store.close()
 
 
 def down(home: Path = HOME) -> list[str]:
-    """End the agents of this machine with their units and Sparks; return the names of their nodes."""
+    """End the controllers below ``home``, then the agents with their units and Sparks; return the names of their nodes.
+
+    Raises RuntimeFailure where a process does not end.
+    """
     from headwater.agent.agents import Agents
 
     return Agents(home).end()

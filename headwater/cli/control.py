@@ -200,7 +200,7 @@ def up(
     """Run the controller: reconcile zones with the store's desired state, until Ctrl-C.
 
     Zones with `at:` are reached at that address, with the token in HEADWATER_TOKEN. The agents of all others
-    are started on this machine, and keep running when the controller ends (`headwater down` ends them).
+    are started on this machine, and keep running when the controller ends (`headwater down` ends all of it).
 
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are in trial mode: reachable
     from this machine only, with all rights.
@@ -233,7 +233,7 @@ def up(
 
 
 def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
-    """End the agents on this machine, with their units and Sparks; their state stays."""
+    """End all that `headwater up` runs on this machine: controller, agents, units, Sparks; their state stays."""
     from headwater.app import deployments
 
     ended = deployments.down(home)
