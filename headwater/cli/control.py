@@ -43,7 +43,7 @@ Name = Annotated[
     typer.Argument(help="The dataflow's name.", show_default=False, autocompletion=complete.deployments),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Follow the change to its end.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Follow the change until its units run.")]
 Reset = Annotated[
     list[str] | None,
     typer.Option(

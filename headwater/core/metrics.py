@@ -107,6 +107,8 @@ class UnitProgress:
     """Seconds from the start of one batch to the start of the next, if the batch ends before."""
     began: float | None = None
     """When the newest executed batch began and took its input; seconds since 1970."""
+    unproven: bool = False
+    """Whether it is open if the unit can run: its first batch has not ended, or Spark stumbled and it starts again."""
 
 
 def node_of(unit: str) -> str:
