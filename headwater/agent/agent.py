@@ -20,7 +20,9 @@ import contextlib
 import itertools
 import json
 import logging
+import os
 import re
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -84,6 +86,7 @@ class Agent:
         self._sparks = sparks
         self._settings = settings or UnitSettings()
         self._lock = threading.RLock()
+        self._life = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._stopping = threading.Event()
         self._idle = idle
         self._needed = time.monotonic()
@@ -191,7 +194,9 @@ class Agent:
             deployed.end(unit)
 
     def _report(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the progress of all deployments, the wanted state of each unit, and the nodes that units read from."""
+        """Return the progress of all deployments, the wanted state of each unit, the processes of this node, and the
+        nodes that units read from.
+        """
         self._admit(body)
         with self._lock:
             here = dict(self._deployed)
@@ -201,6 +206,8 @@ class Agent:
                 name: [[*which, wanted] for which, wanted in deployed.wanted().items()]
                 for name, deployed in here.items()
             },
+            "agent": self._life,
+            "spark": self._sparks.generation,
             "reads": sorted(
                 {channel.node for deployed in here.values() for spec in deployed.in_force() for channel in spec.inputs}
                 - {self.node}

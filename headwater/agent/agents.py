@@ -124,6 +124,8 @@ class AgentClient:
                 name: {(unit, tag, epoch): wanted for unit, tag, epoch, wanted in units}
                 for name, units in found["units"].items()
             },
+            agent=str(found.get("agent", "")),
+            spark=str(found.get("spark", "")),
         )
 
     # ------------------------------------------------------------ questions

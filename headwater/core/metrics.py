@@ -190,13 +190,18 @@ class ChannelProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Progress of a deployment at one moment; ``seconds`` since this run began."""
+    """Progress of a deployment at one moment; ``seconds`` since this run began.
+
+    ``agent`` and ``spark`` identify the processes of a node's report: they change when these were started again.
+    """
 
     seconds: float
     units: tuple[UnitProgress, ...] = ()
     links: tuple[LinkProgress, ...] = ()
     channels: tuple[ChannelProgress, ...] = ()
     hosts: tuple[HostProgress, ...] = ()
+    agent: str = ""
+    spark: str = ""
 
     @property
     def failed(self) -> tuple[UnitProgress, ...]:

@@ -82,6 +82,12 @@ class Sparks:
         with self._lock:
             return self._known
 
+    @property
+    def generation(self) -> str:
+        """Identify the start of the Spark; '' while there is none. Does not wait for one that starts."""
+        known = self._known
+        return "" if known is None or self._rests else known[1].generation
+
     def revive(self) -> Endpoint | None:
         """Restart the Spark if it has ended by itself; return it then, else None."""
         with self._lock:
