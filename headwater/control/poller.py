@@ -14,7 +14,7 @@ from functools import partial
 from headwater.continuum.model import Node
 from headwater.control.calls import Calls, Round
 from headwater.control.drift import Drift, Key
-from headwater.control.lives import SILENT, NodeLives
+from headwater.control.heartbeats import SILENT, NodeHeartbeats
 from headwater.control.ports import Ports
 from headwater.control.records import ReportRecord, whole
 from headwater.control.store import Store
@@ -61,7 +61,7 @@ class Poller:
         self._drifted = drifted
         self._deployed: dict[str, _Deployed] = {}
         self._errors: dict[tuple[str, str], str] = {}
-        self._lives = NodeLives(store)
+        self._heartbeats = NodeHeartbeats(store)
         self.seconds = 0.0
         """Seconds of a core that a round uses: the lower of the last two, because the first round after a change
         also connects."""
@@ -138,7 +138,7 @@ class Poller:
     ) -> None:
         if isinstance(answer, Fenced):
             raise answer
-        self._lives.note(key[1], names, answer)
+        self._heartbeats.note(key[1], names, answer)
         for name in names:
             self._note(name, known[name], key, answer)
             if isinstance(answer, NodeReport) and self._differs(known[name], key, answer, name):

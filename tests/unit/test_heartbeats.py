@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.control import lives, tables
+from headwater.control import heartbeats, tables
 from headwater.control.rows import KEPT_ALIKE, MOST_ALIKE
 from headwater.core.errors import Unavailable
 from headwater.plan.port import NodeReport
@@ -35,7 +35,7 @@ class Lives:
             return replace(said(node), agent=self.agent, spark=self.spark)
 
         monkeypatch.setattr(SimulatedNode, "report", report)
-        monkeypatch.setattr(lives, "SILENT", 0.0)
+        monkeypatch.setattr(heartbeats, "SILENT", 0.0)
 
     def told(self) -> list[str]:
         """Poll; return the events so far about agents, Sparks and controllers."""

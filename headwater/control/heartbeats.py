@@ -13,7 +13,7 @@ SILENT = 5.0
 """Seconds after which a silent node is reported as unreachable."""
 
 
-class NodeLives:
+class NodeHeartbeats:
     """The processes of each node as last reported, and since when a node is silent.
 
     What was reported to a former controller is in the store.
