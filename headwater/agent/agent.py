@@ -16,13 +16,16 @@ Directory of an agent::
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
+import os
 import re
+import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,13 +54,16 @@ _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,300}")
 _LOOK = 1.0  # seconds between two checks of the units
 _SAVE = 5.0  # seconds between two writes of the units' totals
+IDLE_SECONDS = 300.0
+"""Seconds without a unit after which a node's Spark ends."""
 
 
 class Agent:
     """The units, channels and Spark of one node. Its methods may be called from many threads.
 
     ``offers``: the capabilities of its host; None where it accepts every requirement of the plan. ``share``: it acts
-    for all nodes, whose channels are in one directory.
+    for all nodes, whose channels are in one directory. ``idle``: seconds without a unit after which its Spark ends; the
+    next unit starts it again.
     """
 
     def __init__(
@@ -70,6 +76,7 @@ class Agent:
         *,
         offers: Capabilities | None = None,
         share: bool = False,
+        idle: float = IDLE_SECONDS,
     ) -> None:
         self.node = node
         self.directory = directory.resolve()
@@ -79,7 +86,14 @@ class Agent:
         self._sparks = sparks
         self._settings = settings or UnitSettings()
         self._lock = threading.RLock()
+        self._life = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._stopping = threading.Event()
+        self._idle = idle
+        self._needed = time.monotonic()
+        """When a unit or an order last needed Spark."""
+        self._orders = 0
+        """Orders that are being executed."""
+        self._counting = threading.Lock()
         self._deployed: dict[str, NodeTasks] = {}
         self._hosts = HostMeter(sparks)
         self._peers: dict[str, str] = read_note(self.directory / "peers.json")
@@ -180,7 +194,9 @@ class Agent:
             deployed.end(unit)
 
     def _report(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the progress of all deployments, and the wanted state of each unit."""
+        """Return the progress of all deployments, the wanted state of each unit, the processes of this node, and the
+        nodes that units read from.
+        """
         self._admit(body)
         with self._lock:
             here = dict(self._deployed)
@@ -190,6 +206,12 @@ class Agent:
                 name: [[*which, wanted] for which, wanted in deployed.wanted().items()]
                 for name, deployed in here.items()
             },
+            "agent": self._life,
+            "spark": self._sparks.generation,
+            "reads": sorted(
+                {channel.node for deployed in here.values() for spec in deployed.in_force() for channel in spec.inputs}
+                - {self.node}
+            ),
         }
 
     def _transfer(self, body: Mapping[str, Any]) -> tuple[StateTransfer, list[str]]:
@@ -258,7 +280,7 @@ class Agent:
             deployed = self._named(body)
             spec = deployed.spec(str(body.get("digest")))
             self._check_own(spec)
-            with reaching_spark(self.node):
+            with self._ordered(), reaching_spark(self.node):
                 if not alone:
                     self._admit(body)
                     return call(deployed, spec, body)
@@ -268,6 +290,18 @@ class Agent:
                     return call(deployed, spec, body)
 
         return answer
+
+    @contextlib.contextmanager
+    def _ordered(self) -> Iterator[None]:
+        """Count an order while it is executed: it may need Spark."""
+        with self._counting:
+            self._orders += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._orders -= 1
+                self._needed = time.monotonic()
 
     def _admit(self, body: Mapping[str, Any], unit: str | None = None) -> None:
         """Raise Fenced where a newer order has arrived."""
@@ -333,9 +367,18 @@ class Agent:
                     _LOG.warning("%s: %s", deployed.name, error)
                 except Exception:  # the watching thread must survive any error
                     _LOG.exception("deployment %s", deployed.name)
+            self._end_idle_spark()
             self._look_at_hosts()
             if time.monotonic() - saved > _SAVE:
                 saved = time.monotonic()
+
+    def _end_idle_spark(self) -> None:
+        """End a Spark that no unit and no order has needed for a while."""
+        with self._counting:  # an order that arrives now waits, and starts it again
+            if self._orders or any(deployed.needs_spark for deployed in list(self._deployed.values())):
+                self._needed = time.monotonic()
+            elif time.monotonic() - self._needed > self._idle and self._sparks.rest():
+                _LOG.info("Spark of %s ended: no unit has run for %.0f s", self.node, self._idle)
 
     def _look_at_hosts(self) -> None:
         try:

@@ -17,11 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headwater.agent.starters import end_starters
 from headwater.channels.flight import FlightLog
 from headwater.channels.wire import CA_ENV, PROTOCOL, TOKEN_ENV, Credentials, Wire
 from headwater.connectors.replaying import ReplayRequest
 from headwater.continuum.model import Node
-from headwater.core.errors import DeploymentError, SpecUnknown, Unavailable
+from headwater.core.errors import DeploymentError, RuntimeFailure, SpecUnknown, Unavailable
 from headwater.core.jsonform import dump, load
 from headwater.core.metrics import Progress
 from headwater.disk.durable import write_atomically, write_first
@@ -116,12 +117,15 @@ class AgentClient:
 
     def report(self) -> NodeReport:
         found = self._ask("report", {"stamp": self._stamp()}, REPORT_SECONDS)
+        self._meet(found.get("reads", ()))  # their agents may have other addresses since they were restarted
         return NodeReport(
             progress={name: load(Progress, p, what="a report") for name, p in found["progress"].items()},
             units={
                 name: {(unit, tag, epoch): wanted for unit, tag, epoch, wanted in units}
                 for name, units in found["units"].items()
             },
+            agent=str(found.get("agent", "")),
+            spark=str(found.get("spark", "")),
         )
 
     # ------------------------------------------------------------ questions
@@ -314,18 +318,40 @@ class Agents:
         )
 
     def end(self) -> list[str]:
-        """End all agents below ``home`` with their units and Sparks; return the names of their zones."""
-        ended = []
-        for zone, process, directory in list(self._running()):
+        """End all that runs below ``home``; return the names of the nodes that had an agent or a Spark.
+
+        First the processes that start agents, then the agents with their units and Sparks, then the Sparks of agents
+        that were killed. Raises RuntimeFailure where a process does not end.
+        """
+        end_starters(self.home, STOP_SECONDS)
+        running = list(self._running())
+        for _, process, _ in running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGTERM)
-            deadline = time.monotonic() + STOP_SECONDS
-            while _process_of(directory) is not None and time.monotonic() < deadline:
+        deadline = time.monotonic() + STOP_SECONDS
+        for zone, process, directory in running:
+            while _process_of(directory) is not None:
+                if time.monotonic() > deadline:
+                    raise RuntimeFailure(
+                        f"the agent of {zone} (process {process}) does not end",
+                        where=str(directory / "agent.log"),
+                        hint=f"end it (kill -9 {process}), then repeat this command: it also ends its Spark",
+                    )
                 time.sleep(0.05)
-            ended.append(zone)
         for zone in list(self._processes):
             self._reap(zone)
-        return ended
+        return sorted({zone for zone, _, _ in running} | self._end_left_sparks())
+
+    def _end_left_sparks(self) -> set[str]:
+        """End the Sparks whose agents were killed; return the names of their nodes."""
+        from headwater.spark.endpoint import LocalEndpoint
+
+        found = set()
+        for record in self.home.glob("zones/*/spark/*/server.json"):
+            if (spark := LocalEndpoint.attach(record.parent)) is not None:
+                spark.stop()
+                found.add(record.parents[2].name)
+        return found
 
     def _reap(self, zone: str) -> None:
         """Reap a process that was started here or was killed."""

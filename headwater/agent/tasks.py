@@ -168,7 +168,7 @@ class NodeTasks:
             yield
 
     def units_of(self, spec: UnitSpec) -> Units:
-        """Return the units of the node's Spark; start it at first use."""
+        """Return the units of the node's Spark, which may rest; start it at first use."""
         if self._own is not None:
             return self._own
         endpoint = self._sparks.of(spec.node)
@@ -177,11 +177,25 @@ class NodeTasks:
                 self._own = Units(self.layout, endpoint, self._settings, share=self._share)
             return self._own
 
+    def _with_spark(self, spec: UnitSpec) -> Units:
+        """Return the units of the node's Spark, which runs."""
+        units = self.units_of(spec)
+        self._sparks.of(spec.node)
+        units.lose_ended()  # before anything starts on a Spark that was started again
+        return units
+
+    @property
+    def needs_spark(self) -> bool:
+        """Return whether a unit is to run, or has not ended."""
+        works = self._own.all() if self._own is not None else ()
+        left = any(work.running is not None and not work.finished for work in works)
+        return left or "running" in self.wanted().values()
+
     # ------------------------------------------------------------ requests
 
     def check(self, spec: UnitSpec) -> None:
         """Compile a unit without starting it; raise its errors."""
-        self.units_of(spec).check(spec)
+        self._with_spark(spec).check(spec)
 
     def prepare(self, spec: UnitSpec, joining: frozenset[str] = frozenset()) -> None:
         """Make a unit's channels, register their readers, begin to pull its inputs.
@@ -210,7 +224,7 @@ class NodeTasks:
             self._start(spec)
 
     def _start(self, spec: UnitSpec) -> None:
-        units, unit = self.units_of(spec), spec.unit
+        units, unit = self._with_spark(spec), spec.unit
         work = units.get(spec.id)
         runs = work is not None and work.running is not None and work.running.failure(spec.id) is None
         if work is not None and runs and incarnation(work.unit) == incarnation(unit):
@@ -311,7 +325,7 @@ class NodeTasks:
     def acting(self, spec: UnitSpec) -> Iterator[Units]:
         """Hold the lock of a unit; yield the units of its Spark."""
         with self.alone(spec.id):
-            yield self.units_of(spec)
+            yield self._with_spark(spec)
 
     def finish(self, spec: UnitSpec) -> bool:
         """Let a unit use up its input and end its channels; return True once done."""

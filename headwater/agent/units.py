@@ -118,6 +118,7 @@ class Units:
         self._share = share
         self._receives = receives
         self._generation = endpoint.generation
+        self._losing = threading.Lock()
         self._work: dict[str, Work] = {}
         self._bridges: dict[str, list[Any]] = {}
         self._ready: dict[str, tuple[UnitSpec, str, CompiledUnit]] = {}
@@ -340,12 +341,13 @@ class Units:
 
     def lose_ended(self) -> None:
         """Mark all queries as ended when Spark has ended and was restarted."""
-        if self.endpoint.generation == self._generation:
-            return
-        self._generation = self.endpoint.generation
-        self.save()
-        for work in self.all():
-            work.running = None
+        with self._losing:  # else a query started meanwhile would be taken for an ended one
+            if self.endpoint.generation == self._generation:
+                return
+            self._generation = self.endpoint.generation
+            self.save()
+            for work in self.all():
+                work.running = None
 
     def forget(self, unit: Unit) -> None:
         """Drop a unit's data in memory."""

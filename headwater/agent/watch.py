@@ -13,6 +13,7 @@ from headwater.channels.base import ChannelStats
 from headwater.channels.filelog import FileLog
 from headwater.channels.log import Log
 from headwater.connectors.filewriter import committed_rows
+from headwater.core.errors import SparkStumbled
 from headwater.core.metrics import (
     ChannelProgress,
     LinkProgress,
@@ -142,9 +143,10 @@ def _unit(
     """Return a unit's state, with its positions ``at``; ``stopped``: all was stopped."""
     unit, running = work.unit, work.running
     status: Status = "finished" if work.finished else "stopped" if stopped or not running else "running"
-    error = None
+    error, unproven = None, False
     if running is not None and not work.finished and units.endpoint.alive:
         failure = running.failure(unit.id)
+        unproven = isinstance(failure, SparkStumbled) if failure is not None or stopped else running.begins
         if failure is not None:
             status, error = "failed", str(failure)
     inputs = work.spec.inputs
@@ -172,6 +174,7 @@ def _unit(
         oldest_s=None if work.finished else tracking.oldest_s(unit.checkpoint, now),
         trigger_s=parse_duration(units.settings.trigger),
         began=running.began if running else None,
+        unproven=unproven,
         operators=running.tally.operators(work.spec.flow, unit.operators) if running else (),
         batches=running.done if running else 0,
         busy_s=running.busy_s if running else 0.0,

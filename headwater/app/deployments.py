@@ -6,10 +6,11 @@ only read the store or write a desired state.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,6 +27,10 @@ from headwater.plan.explain import explain as in_words
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import OpenNode
 from headwater.plan.profile import Profile
+
+PROVE_SECONDS = 60.0
+"""Seconds for which a finished change is followed until each of its units has reported that it can run."""
+_TOLD = 5  # failed units that are named
 
 # ---------------------------------------------------------------- desired states
 
@@ -149,12 +154,12 @@ def follow(
     say: Callable[[str], None] = lambda text: None,
     every: float = 0.5,
 ) -> Status | None:
-    """Follow a version to its end; return the last status, None when ``stop`` was set before.
+    """Follow a version until all its units run; return the last status, None when ``stop`` was set before.
 
-    Raises DeploymentError where it failed or was refused, RuntimeFailure where it was rolled back.
+    Raises DeploymentError where it failed or was refused, RuntimeFailure where it was rolled back or a unit fails.
     """
     stop = stop or threading.Event()
-    warned = False
+    warned, ended = False, math.inf
     with existing(store_url) as store:
         told = max((e.id for e in store.events(name, limit=1)), default=0)
         while True:
@@ -167,14 +172,39 @@ def follow(
                 warned = True
                 say("no controller acts on this store: start one with `headwater up`")
             if now.observed_version >= version:
-                return _ended(now, version)
+                ended = min(ended, time.monotonic())
+                plan = store.active_plan(name)
+                if plan is None or _proven(now, version, plan) or time.monotonic() - ended > PROVE_SECONDS:
+                    return _ended(now, version)
             if stop.wait(every):
                 return None
 
 
+def _proven(now: Status, version: int, plan: DeploymentPlan) -> bool:
+    """Return whether each node has reported since a version's change ended, and no unit is still to prove itself."""
+    change = now.change
+    if change is None or change.version != version or change.goal != "run" or change.outcome != "done":
+        return True
+    heard = {node.zone for node in now.zones if node.at >= (change.ended or 0.0)}
+    return all(unit.node in heard for unit in plan.units) and not any(unit.unproven for unit in now.units)
+
+
 def _ended(now: Status, version: int) -> Status:
     change = now.change
-    if change is None or change.version != version or change.outcome in ("done", None):
+    if change is None or change.version != version or change.outcome is None:
+        return now
+    if change.outcome == "done":
+        if change.goal == "run" and (failed := now.progress.failed):
+            causes = [(u.error or "no reason is known").partition("\n  -> ") for u in failed]
+            told = [
+                f"{u.unit} of zone {u.zone}: {what.removeprefix(f'unit {u.unit}: ')}"
+                for u, (what, _, _) in zip(failed, causes, strict=True)
+            ]
+            raise RuntimeFailure(
+                f"{len(failed)} of {len(now.units)} units failed: " + "; ".join(told[:_TOLD]),
+                where=f"deployment '{now.name}', version {version}",
+                hint=causes[0][2] or "correct the cause and apply again, or wait: its agent starts it again",
+            )
         return now
     kind = RuntimeFailure if change.outcome == "rolled back" else DeploymentError
     what, _, hint = change.message.partition("\n  -> ")
@@ -203,27 +233,29 @@ def up(
     Agents of nodes without an address run on this machine, below ``home``, with ``options``.
     """
     from headwater.agent.agents import Agents
+    from headwater.agent.starters import starting
     from headwater.control.controller import Controller
 
-    store = Store(resolved_url(store_url))
-    if open_node is None:
-        agents = Agents(home, options=options)
-        open_node = agents.open
-        for node in nodes:
-            try:
-                agents.open(node)
-            except HeadwaterError as error:
-                if not error.retryable:
-                    raise
-                say(f"{node.name}: {error.what}")
-    try:
+    with closing(Store(resolved_url(store_url))) as store, ExitStack() as stack:
+        if open_node is None:
+            stack.enter_context(starting(home))
+            agents = Agents(home, options=options)
+            open_node = agents.open
+            for node in nodes:
+                try:
+                    agents.open(node)
+                except HeadwaterError as error:
+                    if not error.retryable:
+                        raise
+                    say(f"{node.name}: {error.what}")
         Controller(store, open_node).run(stop or threading.Event(), say=say)
-    finally:
-        store.close()
 
 
 def down(home: Path = HOME) -> list[str]:
-    """End the agents of this machine with their units and Sparks; return the names of their nodes."""
+    """End the controllers below ``home``, then the agents with their units and Sparks; return the names of their nodes.
+
+    Raises RuntimeFailure where a process does not end.
+    """
     from headwater.agent.agents import Agents
 
     return Agents(home).end()

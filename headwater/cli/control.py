@@ -43,7 +43,7 @@ Name = Annotated[
     typer.Argument(help="The dataflow's name.", show_default=False, autocompletion=complete.deployments),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Follow the change to its end.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Follow the change until its units run.")]
 Reset = Annotated[
     list[str] | None,
     typer.Option(
@@ -209,7 +209,7 @@ def up(
     """Run the controller: reconcile zones with the store's desired state, until Ctrl-C.
 
     Zones with `at:` are reached at that address, with the token in HEADWATER_TOKEN. The agents of all others
-    are started on this machine, and keep running when the controller ends (`headwater down` ends them).
+    are started on this machine, and keep running when the controller ends (`headwater down` ends all of it).
     --quick, --packages and --conf are for the agents that it starts.
 
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are in trial mode: reachable
@@ -249,7 +249,7 @@ def up(
 
 
 def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
-    """End the agents on this machine, with their units and Sparks; their state stays."""
+    """End all that `headwater up` runs on this machine: controller, agents, units, Sparks; their state stays."""
     from headwater.app import deployments
 
     ended = deployments.down(home)

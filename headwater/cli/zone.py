@@ -85,6 +85,9 @@ def zone(
             show_default=False,
         ),
     ] = None,
+    idle: Annotated[
+        str, typer.Option(help="Time without units after which its Spark ends; the next unit starts it again.")
+    ] = "5min",
     stand_in: Annotated[
         bool,
         typer.Option("--stand-in", help="Accept every requirement of the plan, for tests."),
@@ -127,7 +130,7 @@ def zone(
     if stand_in and offer:
         raise typer.BadParameter("--offer and --stand-in exclude each other")
     offers = None if stand_in else offers_of(offer or ())
-    agent = Agent(name, directory, credentials, sparks, settings, offers=offers)
+    agent = Agent(name, directory, credentials, sparks, settings, offers=offers, idle=parse_duration(idle))
     pair = (tls_cert.read_text(), tls_key.read_text()) if tls_cert and tls_key else None
     with _only_agent(directory):
         server = LogServer(listen, token=credentials.token, find=agent.find_log, actions=agent.actions(), tls=pair)

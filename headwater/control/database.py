@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, and_, insert, select, update
 
+from headwater.control import rows
 from headwater.control import tables as t
 from headwater.control.migrate import bring_up_to_date
 from headwater.control.records import Lease
@@ -114,6 +115,10 @@ class DatabaseWriter(DatabaseReader):
                 return None
             taken = {"holder": holder, "label": label or holder, "term": row.term + 1, "beat": 0, **mine}
             connection.execute(update(t.leases).where(own).values(**taken))
+            if row.holder:
+                text = f"controller {row.label} has ended, or hangs: its lease expired; {taken['label']} acts now"
+                for name in connection.execute(select(t.units.c.deployment).where(t.units.c.runs).distinct()).scalars():
+                    rows.tell_again(connection, name, "controller ", text)
             return int(row.term) + 1
 
     def _is_silent(self, row: Any) -> bool:

@@ -14,6 +14,7 @@ from functools import partial
 from headwater.continuum.model import Node
 from headwater.control.calls import Calls, Round
 from headwater.control.drift import Drift, Key
+from headwater.control.heartbeats import SILENT, NodeHeartbeats
 from headwater.control.ports import Ports
 from headwater.control.records import ReportRecord, whole
 from headwater.control.store import Store
@@ -25,8 +26,6 @@ from headwater.plan.steps import UnitStatuses
 
 ROUND_SECONDS = 8.0
 """Seconds after which a round ends; nodes that have not answered are not polled again until they do."""
-SILENT = 5.0
-"""Seconds after which a silent node is reported as unreachable."""
 STALE = 60.0
 """Seconds after which an unchanged report is stored all the same."""
 TOGETHER = 50
@@ -62,6 +61,7 @@ class Poller:
         self._drifted = drifted
         self._deployed: dict[str, _Deployed] = {}
         self._errors: dict[tuple[str, str], str] = {}
+        self._heartbeats = NodeHeartbeats(store)
         self.seconds = 0.0
         """Seconds of a core that a round uses: the lower of the last two, because the first round after a change
         also connects."""
@@ -138,6 +138,7 @@ class Poller:
     ) -> None:
         if isinstance(answer, Fenced):
             raise answer
+        self._heartbeats.note(key[1], names, answer)
         for name in names:
             self._note(name, known[name], key, answer)
             if isinstance(answer, NodeReport) and self._differs(known[name], key, answer, name):
@@ -155,6 +156,7 @@ class Poller:
             found = ReportRecord(node=key[1], at=before.at if before else now, progress=last, error=what)
         else:
             progress = answer.progress.get(name, Progress(seconds=0.0))
+            progress = replace(progress, agent=answer.agent, spark=answer.spark)
             found = ReportRecord(node=key[1], at=now, progress=progress)
             self._tell_failed(name, progress)
         one.said[key] = found
@@ -169,7 +171,8 @@ class Poller:
             wrong = unit.error or ""
             if wrong != self._errors.get((name, unit.unit), ""):
                 if wrong:
-                    self._store.tell(name, f"{unit.unit} failed: {wrong.splitlines()[0]}")
+                    subject = f"{unit.unit} failed: "
+                    self._store.tell_again([name], subject, subject + wrong.splitlines()[0])
                 self._errors[name, unit.unit] = wrong
 
     @staticmethod

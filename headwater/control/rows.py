@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, insert, select, update
+from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
 from headwater.control import tables as t
 from headwater.control.lifecycle import Goal, Phase, move
@@ -162,6 +163,29 @@ def set_unit_statuses(connection: Connection, name: str, unit_statuses: Mapping[
     ]  # fmt: skip
     if rows:
         connection.execute(insert(t.units), rows)
+
+
+MOST_ALIKE = 10
+"""Events about one subject within an hour, from which on further ones are only counted."""
+KEPT_ALIKE = 100
+"""Events about one subject that are kept."""
+_MORE = re.compile(r" \(and (\d+) more\)$")
+
+
+def tell_again(connection: Connection, name: str, subject: str, text: str) -> None:
+    """Add an event that may recur, and begins with its subject: many within an hour become a count, old ones go."""
+    column = t.events.c
+    alike = and_(column.deployment == name, func.substr(column.text, 1, len(subject)) == subject)
+    known = connection.execute(select(t.events).where(alike).order_by(column.id.desc()).limit(KEPT_ALIKE)).all()
+    if sum(row.at > time.time() - 3600 for row in known) < MOST_ALIKE:
+        tell(connection, name, text)
+        if len(known) == KEPT_ALIKE:
+            connection.execute(delete(t.events).where(alike, column.id <= known[-1].id))
+        return
+    newest = known[0]
+    more = _MORE.search(newest.text)
+    counted = f"{_MORE.sub('', newest.text)} (and {1 + (int(more[1]) if more else 0)} more)"
+    connection.execute(update(t.events).where(column.id == newest.id).values(text=counted))
 
 
 def tell(connection: Connection, name: str, text: str) -> None:

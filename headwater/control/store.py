@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -360,6 +360,12 @@ class Store(StoreReader, Memory, Sharing):
         """Add an event."""
         with self._writing() as connection:
             rows.tell(connection, deployment, text)
+
+    def tell_again(self, deployments: Iterable[str], subject: str, text: str) -> None:
+        """Add an event that may recur to deployments; ``text`` begins with ``subject``."""
+        with self._writing() as connection:
+            for name in deployments:
+                rows.tell_again(connection, name, subject, text)
 
     def report(
         self,

@@ -109,6 +109,8 @@ class UnitProgress:
     """Seconds from the start of one batch to the start of the next, if the batch ends before."""
     began: float | None = None
     """When the newest executed batch began and took its input; seconds since 1970."""
+    unproven: bool = False
+    """Whether it is open if the unit can run: its first batch has not ended, or Spark stumbled and it starts again."""
 
 
 def node_of(unit: str) -> str:
@@ -190,13 +192,18 @@ class ChannelProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Progress of a deployment at one moment; ``seconds`` since this run began."""
+    """Progress of a deployment at one moment; ``seconds`` since this run began.
+
+    ``agent`` and ``spark`` identify the processes of a node's report: they change when these were started again.
+    """
 
     seconds: float
     units: tuple[UnitProgress, ...] = ()
     links: tuple[LinkProgress, ...] = ()
     channels: tuple[ChannelProgress, ...] = ()
     hosts: tuple[HostProgress, ...] = ()
+    agent: str = ""
+    spark: str = ""
 
     @property
     def failed(self) -> tuple[UnitProgress, ...]:

@@ -78,10 +78,15 @@ Wanted = Literal["prepared", "running", "stopped", "finished"]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeReport:
-    """State of a node: its deployments by name, and the last order of each unit."""
+    """State of a node: its deployments by name, and the last order of each unit.
+
+    ``agent`` and ``spark`` identify its processes; '' where there is none, or it is not known.
+    """
 
     progress: Mapping[str, Progress]
     units: Mapping[str, Mapping[Incarnation, Wanted]]
+    agent: str = ""
+    spark: str = ""
 
 
 class NodePort(Protocol):

@@ -124,6 +124,11 @@ class Running:
                 return
             time.sleep(0.02)
 
+    @property
+    def begins(self) -> bool:
+        """Return whether its first batch is still to end; False where none is due, because there is no input."""
+        return self.last_batch < 0 and not str(self.query.status["message"]).startswith("Waiting")
+
     def keep_up(self) -> None:
         """Observe the query before Spark forgets batches; it remembers enough that this is rarely needed."""
         newest = [b.begun for b in list(self.batches)[-_PACE:]]

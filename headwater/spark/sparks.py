@@ -39,13 +39,18 @@ class Sparks:
         self._settings = settings or SparkSettings()
         self._given = given
         self._known: tuple[Host, Endpoint] | None = None
+        self._rests = False
+        """Whether the Spark was ended until it is needed again."""
         self._lock = threading.Lock()
 
     def of(self, node: Node) -> Endpoint:
-        """Return the node's Spark."""
+        """Return the node's Spark; start it again if it rests."""
         with self._lock:
             if self._known is None:
                 self._known = (node.host, self._given or self._reach(node))
+            elif self._rests:
+                self._known[1].restart()
+                self._rests = False
             return self._known[1]
 
     def _reach(self, node: Node) -> Endpoint:
@@ -80,20 +85,35 @@ class Sparks:
         with self._lock:
             return self._known
 
+    @property
+    def generation(self) -> str:
+        """Identify the start of the Spark; '' while there is none. Does not wait for one that starts."""
+        known = self._known
+        return "" if known is None or self._rests else known[1].generation
+
     def revive(self) -> Endpoint | None:
         """Restart the Spark if it has ended by itself; return it then, else None."""
         with self._lock:
-            if self._known is None or self._known[1].alive:
+            if self._known is None or self._rests or self._known[1].alive:
                 return None
             self._known[1].restart()
             return self._known[1]
+
+    def rest(self) -> bool:
+        """End the Spark until it is needed again, unless it was given; return whether this has ended it."""
+        with self._lock:
+            if self._known is None or self._rests or self._given is not None:
+                return False
+            self._known[1].stop()
+            self._rests = True
+            return True
 
     def stop(self) -> None:
         """Stop the Spark, unless it was given."""
         with self._lock:
             if self._known is not None and self._given is None:
                 self._known[1].stop()
-            self._known = None
+            self._known, self._rests = None, False
 
 
 def cores_of(host: Host) -> int:

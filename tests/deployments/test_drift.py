@@ -96,6 +96,7 @@ def test_what_is_killed_ended_or_started_is_put_right(
     killed = here.kill_agent(kept.unit.node)
     more()
     until(lambda: here.is_back(kept.unit.node, killed) and here.runs(kept), "the agent to come back")
+    until(lambda: here.told(f"agent of {kept.unit.node} has ended (process {killed})"), "the history to tell it")
     more()
     edited = planned(source.path, ["L1"], least="-1001")
     version = apply(edited, here.store)

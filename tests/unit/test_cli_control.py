@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from headwater.control import tables
 from headwater.control.store import Store
 from headwater.control.tables import STORE, resolved_url
 from headwater.core.errors import DeploymentError, Unavailable
+from headwater.core.metrics import UnitProgress
 from headwater.testing.nodes import SimulatedNodes
 
 ROOT = Path(__file__).parents[2]
@@ -227,6 +230,23 @@ def test_a_failed_change_ends_the_waiting() -> None:
     assert any("rolling back" in e["text"] for e in data["events"])
     code, out, _ = invoke("explain", "tiny")
     assert code == 0 and "version 3: rolled back" in out and "replace low@E1: the change is rolled back" in out
+
+
+def test_a_unit_that_fails_at_once_ends_the_waiting() -> None:
+    looks = itertools.count()
+
+    def seen(unit: UnitProgress) -> UnitProgress:
+        if unit.unit != "low@E4":
+            return unit
+        if not next(looks):  # its first batch has not ended in the first report
+            return replace(unit, unproven=True)
+        return replace(unit, status="failed", error="unit low@E4: no column v\n  -> correct the input")
+
+    with controller(SimulatedNodes(seen=seen)):
+        code, _, err = invoke("apply", *tiny(), "--yes", "--wait")
+    assert code == 5, err
+    assert "error: 1 of 5 units failed: low@E4 of zone E4: no column v" in err
+    assert "-> correct the input" in err and "deployment 'tiny', version 1" in err
 
 
 def _broken(call: object) -> None:
