@@ -24,7 +24,14 @@ from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.dataflow import sources
-from headwater.disk.checkpoint import advances_watermark, begin_run, newest_batch, positions, sweep_torn
+from headwater.disk.checkpoint import (
+    advances_watermark,
+    begin_run,
+    committed_watermark,
+    newest_batch,
+    positions,
+    sweep_torn,
+)
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
@@ -286,6 +293,7 @@ class Units:
         work.controlled = compiled.controlled
         checkpoint = self.layout.checkpoint(spec.unit)
         sweep_torn(checkpoint)
+        passed = committed_watermark(checkpoint)
         name, trigger = query_name(spec), self.settings.trigger
         if compiled.spark_sink is not None:
             from headwater.connectors.jdbc import start_sink
@@ -304,7 +312,7 @@ class Units:
             writer = writer.option("config", sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run))
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
-        work.running = Running(query, scans=compiled.scans, tally=Tally(compiled.counting))
+        work.running = Running(query, scans=compiled.scans, tally=Tally(compiled.counting), passed=passed)
         self._save(work)
         work.running.wait_until_ready()
 
