@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.web.access import Access, NotAllowed, NotKnown
 from headwater.web.dashboard import sessions, signin
 from headwater.web.dashboard.feed import DRAWN, ViewFeed, link_piece, zone_piece
+from headwater.web.dashboard.mappage import unit_nodes
 from headwater.web.dashboard.rich import node
 from headwater.web.dashboard.sessions import Sessions, Visitor
 
@@ -30,6 +32,11 @@ def unit(name: str, **values: object) -> UnitSeen:
 
 def view(*zones: ZoneSeen, links: tuple[LinkSeen, ...] = ()) -> View:
     return View(at=1.0, store="s", layers=("edge",), zones=zones, links=links)
+
+
+def test_a_unit_names_late_rows_and_idle_locations() -> None:
+    shown = json.dumps(unit_nodes(unit("a@E1", late_rows=3, idle=("L1", "L2")), None))
+    assert all(text in shown for text in ("Late rows", '"3"', "Idle, left out", "L1, L2"))
 
 
 def test_a_page_is_told_what_it_has_not_had() -> None:
