@@ -23,6 +23,7 @@ from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
+from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
 from headwater.disk.checkpoint import (
     advances_watermark,
@@ -410,7 +411,7 @@ class Units:
         running.observe()
         if running.last_batch < newest and running.done:
             return  # the newest batch may have brought rows
-        inputs: list[InputSeen] = list(work.idle.of_reads(running))
+        inputs: list[InputSeen] = list(work.idle.of_reads(running, parse_duration(self.settings.trigger)))
         for channel in spec.inputs:
             log = self.log(spec, channel)
             read = work.has_read(channel, log, log.latest())
