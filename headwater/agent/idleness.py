@@ -71,14 +71,18 @@ class IdleInputs:
         known = [span for span in spans if span is not None]
         return bool(known) and time.time() - self._looked >= max(_LEAST, min(known) / _STEPS)
 
-    def of_reads(self, running: Running) -> Iterator[InputSeen]:
-        """Yield the inputs without channels. No batch must be running: it may contain rows of any of them."""
+    def of_reads(self, running: Running, trigger: float) -> Iterator[InputSeen]:
+        """Yield the inputs without channels; ``trigger``: seconds in which the query looks for rows at least once.
+
+        No batch must be running: it may contain rows of any input.
+        """
+        asked = time.time() - trigger
         for one in running.tally.counting.inputs:
             heard = max(running.tally.heard.get(read, self._begun) for read in one.reads)
             newest = running.tally.times.get(one.name)
             at = None if newest is None else newest - _delay(one)
             yield InputSeen(
-                name=one.name, location=one.location, time=at, quiet=time.time() - heard, idle_after=one.idle_after
+                name=one.name, location=one.location, time=at, quiet=asked - heard, idle_after=one.idle_after
             )
 
     def of_channel(self, channel: Channel, log: Log, *, read: bool) -> InputSeen | None:

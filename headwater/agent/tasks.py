@@ -432,7 +432,6 @@ class NodeTasks:
             _LOG.warning("Spark had ended and was started again: %s", endpoint.directory)
         if self._own is not None:
             self._own.lose_ended()
-        self.advance_time()
         now = time.monotonic()
         with self._lock:
             tasks = tuple(self._tasks.values())
@@ -446,6 +445,7 @@ class NodeTasks:
             for channel in work.spec.outputs:
                 self._meters.note(channel.id, units.log(work.spec, channel).stats(), now)
                 self._warn(channel.id, now)
+        self.advance_time()
 
     def advance_time(self) -> None:
         """Let idle units write the watermark that their last rows led to; let idle inputs hold back none."""

@@ -24,8 +24,16 @@ from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
+from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
-from headwater.disk.checkpoint import advances_watermark, begin_run, newest_batch, positions, sweep_torn
+from headwater.disk.checkpoint import (
+    advances_watermark,
+    begin_run,
+    committed_watermark,
+    newest_batch,
+    positions,
+    sweep_torn,
+)
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
@@ -290,6 +298,7 @@ class Units:
         work.controlled = compiled.controlled
         checkpoint = self.layout.checkpoint(spec.unit)
         sweep_torn(checkpoint)
+        passed = committed_watermark(checkpoint)
         name, trigger = query_name(spec), self.settings.trigger
         if compiled.spark_sink is not None:
             from headwater.connectors.jdbc import start_sink
@@ -308,7 +317,8 @@ class Units:
             writer = writer.option("config", sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run))
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
-        work.running = Running(query, scans=compiled.scans, tally=Tally(compiled.counting), explain=self._explain(spec))
+        tally, explain = Tally(compiled.counting), self._explain(spec)
+        work.running = Running(query, scans=compiled.scans, tally=tally, passed=passed, explain=explain)
         self._save(work)
         work.running.wait_until_ready()
 
@@ -407,7 +417,7 @@ class Units:
         running.observe()
         if running.last_batch < newest and running.done:
             return  # the newest batch may have brought rows
-        inputs: list[InputSeen] = list(work.idle.of_reads(running))
+        inputs: list[InputSeen] = list(work.idle.of_reads(running, parse_duration(self.settings.trigger)))
         for channel in spec.inputs:
             log = self.log(spec, channel)
             read = work.has_read(channel, log, log.latest())

@@ -498,6 +498,7 @@ def _deployment(one: _Known, steps: Mapping[int, tuple[int, int]]) -> Deployment
         latency_p95_s=max((u.latency.p95 for u in progress.units if u.latency), default=None),
         lag=_sum(u.lag for u in progress.units if u.status != "unreachable"),
         dead_letters=sum(u.dead_letters for u in progress.units),
+        late_rows=sum(u.late_rows for u in progress.units),
         has_slo=slo is not None,
         slo_latency_s=slo.max_latency if slo and math.isfinite(slo.max_latency) else None,
         broken=one.broken,

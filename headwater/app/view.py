@@ -112,6 +112,7 @@ class DeploymentSeen:
     """Latency of the slowest unit."""
     lag: int | None
     dead_letters: int
+    late_rows: int
     has_slo: bool
     slo_latency_s: float | None
     """The latency limit of the SLO; None without such a limit."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import PlainSerializer
 
@@ -23,12 +23,21 @@ class EventTime:
     idle_after: float | None = None
 
 
+def _lean(time: EventTime | None) -> dict[str, Any] | None:
+    """Return the JSON form, without idleness where there is none: plans from before have the same id."""
+    return {k: v for k, v in asdict(time).items() if v is not None} if time is not None else None
+
+
+StoredTime: TypeAlias = Annotated[EventTime | None, PlainSerializer(_lean)]
+"""The event time of a stream, or None, in a stored value."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamType:
     """The type of a stream. ``located_by``: columns whose value identifies the row's location."""
 
     schema: Schema
-    event_time: EventTime | None = None
+    event_time: StoredTime = None
     located_by: Annotated[frozenset[str], PlainSerializer(sorted)] = frozenset()
 
 

@@ -345,7 +345,8 @@ def summary_view(summary: dict[str, Any]) -> RenderableType:
         f"{summary['zones']} zones, {summary['units']} units, {summary['rows_in']:,} rows in, "
         f"{summary['rows_out']:,} rows out, {summary['seconds']:.0f} s",
         f"against one batch run of the same: {summary['lost']} lost, {summary['duplicated']} duplicated",
-        f"malformed lines: {summary['malformed_written']:,} written, {summary['malformed_found']:,} found",
+        f"malformed lines: {summary['malformed_written']:,} written, {summary['malformed_found']:,} found; "
+        f"late rows: {summary['late_rows']:,}",
         f"anomalies: {anomalies['found']} of {anomalies['labelled']} labelled windows found; "
         f"{alarms['outside']:,} of {alarms['rows']:,} alarms outside any",
         "'All to cloud': every reading in the channels' own compressed form; 'As CSV': the files as they are",

@@ -196,6 +196,16 @@ def positions(checkpoint: Path) -> dict[str, int]:
     return found
 
 
+def committed_watermark(checkpoint: Path) -> int:
+    """Return the watermark of the newest committed batch, in microseconds; 0 without one."""
+    newest = newest_batch(checkpoint / "commits")
+    try:
+        planned = json.loads((checkpoint / "offsets" / str(newest)).read_text().splitlines()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return int(planned.get("batchWatermarkMs", 0)) * 1000
+
+
 def advances_watermark(checkpoint: Path, batch: int) -> bool:
     """Return whether a committed batch has advanced the watermark: only the next batch is planned with it.
 

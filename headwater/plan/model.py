@@ -8,7 +8,7 @@ from functools import cached_property
 
 from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.types import EventTime
+from headwater.dataflow.types import StoredTime
 from headwater.plan.deployment import Deployment, layers_of
 
 
@@ -76,7 +76,7 @@ class Channel:
     producer: str
     routes: Mapping[str, tuple[str, ...]]
     """For each reader, the links that its data crosses, lowest first; empty inside a zone."""
-    event_time: EventTime | None
+    event_time: StoredTime
     part: Part | None = None
     """The part of its unit that writes it."""
     broker: str | None = None

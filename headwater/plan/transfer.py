@@ -88,6 +88,8 @@ class StateTransfer:
     readings: tuple[Reading, ...]
     fresh: tuple[int, ...] = ()
     """Spark's numbers of scans without state so far: they start empty."""
+    counted: tuple[str, ...] = ()
+    """Source units whose count of late rows this unit continues: exactly one unit does."""
 
 
 _NAMED = 3
@@ -141,7 +143,20 @@ class TransferPlanner:
             shares=tuple(shares),
             readings=tuple(readings),
             fresh=tuple(sorted({k.number for k in first})),
+            counted=self._counted(shares),
         )
+
+    def _counted(self, shares: Iterable[OperatorTransfer]) -> tuple[str, ...]:
+        """Return the source units of which these shares have the first part of the first operator's state."""
+        found: dict[str, None] = {}
+        for share in shares:
+            for source_unit in (s.unit for s in share.source_units):
+                old = self._old.unit(source_unit)
+                first = kept_state(self._old.dataflow, old)[0].operator == share.operator
+                among = not share.values or sorted(old.locations)[0] in share.values
+                if first and among and (share.part is None or share.part.index == 0):
+                    found[source_unit] = None
+        return tuple(found)
 
     def takes_in(self, unit: Unit, old: Unit) -> bool:
         """Return whether a unit takes over operators or locations of other units, or leaves locations to them, in

@@ -154,7 +154,7 @@ class Tally:
                     self.times[input_] = max(int(values[0]), self.times.get(input_, int(values[0])))
             elif name == TAGS:
                 self.rows.update({f"tag {n}": int(value) for n, value in enumerate(values)})
-            else:
+            elif name.startswith(("rows ", "rejects ")):
                 whole = name.rpartition(" ")[0] if name.startswith("rows ") and name.count(" ") > 1 else name
                 self.rows[whole] += int(values[0])
 

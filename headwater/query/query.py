@@ -20,6 +20,7 @@ from headwater.core.jsonform import dump, load
 from headwater.disk.checkpoint import cut_off, has_written_nothing, newest_batch, reads_agree
 from headwater.query.counting import Counting, Tally
 from headwater.query.failure import translated
+from headwater.query.late import late_rows, watermark_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +57,8 @@ class Running:
     scans: int = 1
     """How often the query reads each of its sources."""
     late_rows: int = 0
+    passed: int = 0
+    """The watermark of its newest batch, in microseconds."""
     last_batch: int = -1
     watermark: str | None = None
     recent_ms: list[float] = field(default_factory=list)
@@ -92,6 +95,7 @@ class Running:
         return {
             "scans": self.scans,
             "batch": self.last_batch,
+            "passed": self.passed,
             "counting": dump(self.tally.counting),
             "counted": dict(self.tally.rows),
             "done": self.done,
@@ -110,6 +114,7 @@ class Running:
             scans=int(note.get("scans", 1)),
             last_batch=int(note.get("batch", -1)),
             paid=int(note.get("batch", -1)),
+            passed=int(note.get("passed", 0)),
             tally=Tally(load(Counting, note.get("counting", {}), what="what was counted"), note.get("counted")),
             done=int(note.get("done", 0)),
             busy_s=float(note.get("busy_s", 0.0)),
@@ -160,7 +165,8 @@ class Running:
         self.tally.take(progress, begun + took / 1000)
         for number, source in enumerate(progress["sources"]):
             self._take(number, source)
-        self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"])
+        self.late_rows += late_rows(progress, self.passed)
+        self.passed = max(self.passed, watermark_of(progress))
         self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
         if rows:
             self.recent_ms = [*self.recent_ms[-19:], took]

@@ -46,6 +46,7 @@ from headwater.query.corrupt import DEAD, GOOD, PASSED, past, read_whole
 from headwater.query.counting import TAGS, Counting, Read, WatermarkInput, points, rejects_of, rows_of, time_of
 from headwater.query.fanout import tagged
 from headwater.query.ingest import Inputs
+from headwater.query.late import late_of, rows_by_close
 from headwater.query.latency import LatencyTracking
 from headwater.query.writer import TAG, tag_column
 from headwater.sql.lexer import quote_string
@@ -121,6 +122,7 @@ class UnitCompiler:
         self._reads: Counter[str] = Counter()
         self._measure = measure
         self._counting = Counting()
+        self._late: set[str] = set()
         self._served = one_pass(spec.flow, spec.unit.operators)
         self._points = self._to_observe() if measure else frozenset()
         times = (spec.flow.types[i].event_time for i in (*spec.flow.given, *spec.unit.operators))
@@ -217,9 +219,21 @@ class UnitCompiler:
             return _united(parts)
         frames = [self._frame(i) for i in operator.inputs]
         types = [self._flow.types[i] for i in operator.inputs]
+        if isinstance(operator, stateful.Aggregate):
+            frames = [self._with_late(operator, frames[0], types[0])]
         made = compile.apply(operator, frames, types, streaming=True)
         keeps_columns = isinstance(operator, stateful.Aggregate | stateful.Join)
         return compile.whole(made, self._flow.types[id_]) if keeps_columns else made
+
+    def _with_late(self, operator: stateful.Aggregate, frame: DataFrame, type_: StreamType) -> DataFrame:
+        """Observe the late rows in front of an aggregate; behind another stateful operator no row is late."""
+        above = [i for i in operator.inputs if i in self._flow]
+        for id_ in above:
+            above += [i for i in self._flow[id_].inputs if i in self._flow and i not in above]
+        if not self._measure or operator.id in self._late or any(self._flow[i].stateful for i in above):
+            return frame
+        self._late.add(operator.id)
+        return frame.observe(late_of(operator.id), rows_by_close(operator, type_).alias("rows"))
 
     def _by_read(self, id_: str) -> Iterator[DataFrame]:
         """Yield the stream of an operator, split by the reads of sources that it comes from.

@@ -165,7 +165,7 @@ class _Assembly:
             conf=like.conf,
             bytes=sum(s.bytes for s in self.known.values()),
             rows_in=sum(s.rows_in for s in reading),
-            late_rows=sum(s.late_rows for s in reading),
+            late_rows=sum(self.known[d].late_rows for d in self.transfer.counted if d in self.known),
         )
 
     def _lines(self, places: Sequence[InputPosition]) -> list[str]:

@@ -147,6 +147,8 @@ def test_an_idle_member_is_lifted(site: Site) -> None:
         offsets.append(reader.latestOffset(offsets[-1], ReadAllAvailable()))
         assert rows_of(reader, offsets[-2], offsets[-1])[1] == marks
     assert offsets[3] == offsets[4], "there is nothing to read"
+    site.members.with_suffix(".lifts").unlink()
+    assert reader.latestOffset(offsets[-1], ReadAllAvailable()) == offsets[-1], "the offset holds the lifts"
     write_lifts(site.members, {"slow": 99_000_000})  # a repeated batch has its own lifts
     for (_, marks), start, end in zip(steps, offsets, offsets[1:], strict=False):
         assert rows_of(site.reader(punctuate=True, lifted=True), start, end)[1] == marks

@@ -171,8 +171,8 @@ def _await(run: LocalRun, found: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.parametrize("groups", [(("A", "B"),), (("A",), ("B",))], ids=_named)
 def test_an_idle_location_is_left_out(groups: Sequence[Sequence[str]], endpoint: LocalEndpoint, tmp_path: Path) -> None:
-    # A is silent, then comes back with a row that is late and one that is not.
-    a = [*_minutes(0), PAUSE, *_minutes(5, 65)]
+    # A is silent, then comes back with two rows that are late, in one window, and one that is not.
+    a = [*_minutes(0), PAUSE, *_minutes(5, 6, 65)]
     source = BoundedSource(tmp_path / "in", {"A": a, "B": [*_minutes(1, 42), PAUSE, *_minutes(66)]})
     run = continued(groups, source.path, tmp_path / "run", endpoint)
     run.start()
@@ -190,6 +190,6 @@ def test_an_idle_location_is_left_out(groups: Sequence[Sequence[str]], endpoint:
         run.drain()
         rows = {(r["location"], _minute(r["window"]["start"]), r["n"]) for r in run.sink_rows("out").to_pylist()}
         assert rows == {("A", 0, 1), ("B", 0, 1), ("B", 40, 1), ("A", 60, 1), ("B", 60, 1)}
-        assert sum(u.late_rows for u in run.progress().units) == 1
+        assert sum(u.late_rows for u in run.progress().units) == 2
     finally:
         run.stop()

@@ -102,3 +102,17 @@ def test_scans_begin_with_what_spark_made_of_nothing(tmp_path: Path) -> None:
     assert schema == f"file:{checkpoint}/state/1/_stateSchema/default/0_a"
     assert assemble(tmp_path / "new", begins, store, {"E": "E"}, {"E": Saved()}, (), unasked) is not None
     assert not (tmp_path / "new" / "state").exists()  # without a completed batch, Spark creates its state itself
+
+
+def test_late_rows_are_counted_on_by_one_unit(tmp_path: Path) -> None:
+    store = StateStore(str(tmp_path / "store"))
+
+    def unasked() -> Path:
+        raise AssertionError("nothing blank is needed")
+
+    halves = [transfer([], ("E",)), replace(transfer([], ("E",)), counted=("E",))]
+    late = []
+    for number, half in enumerate(halves):
+        made = assemble(tmp_path / str(number), half, store, {"E": ""}, {"E": replace(AHEAD, late_rows=7)}, (), unasked)
+        late.append(made.late_rows if made else None)
+    assert late == [0, 7]

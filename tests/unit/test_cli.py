@@ -30,7 +30,16 @@ f.read.csv("in/{{location}}", "id int, v double").where("v > 1").{mark}write.mem
 PROGRESS = Progress(
     seconds=75.0,
     units=(
-        UnitProgress(unit="a@E1", zone="E1", layer="edge", status="running", rows_in=12_345, dead_letters=2),
+        UnitProgress(
+            unit="a@E1",
+            zone="E1",
+            layer="edge",
+            status="running",
+            rows_in=12_345,
+            dead_letters=2,
+            late_rows=3,
+            idle=("L1", "L2"),
+        ),
         UnitProgress(unit="b@C1", zone="C1", layer="cloud", status="failed", lag=7, error="it broke"),
     ),
     links=(LinkProgress(link="E1-C1", rows=10, bytes=2048),),
@@ -129,10 +138,17 @@ def test_progress_as_table_line_and_json(capsys: pytest.CaptureFixture[str]) -> 
     with console.capture() as captured:
         console.print(deployment.progress_view(PROGRESS, title="acme"))
     shown = captured.get()
-    for text in ("acme  01:15", "12,345", "failed", "2KiB", "b@C1: it broke"):
+    for text in (
+        "acme  01:15",
+        "12,345",
+        "failed",
+        "2KiB",
+        "b@C1: it broke",
+        "a@E1: L1, L2 idle, left out of its event time",
+    ):
         assert text in shown
     line = deployment.progress_line(PROGRESS)
-    assert line.startswith("01:15 units: 1 running, 1 failed; rows read 12,345; lag 7; dead letters 2")
+    assert line.startswith("01:15 units: 1 running, 1 failed; rows read 12,345; lag 7; dead letters 2; late 3")
     with Screen("acme", as_json=True) as screen:
         screen.show(PROGRESS)
     assert json.loads(capsys.readouterr().out) == dump(PROGRESS)

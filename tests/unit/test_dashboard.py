@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from headwater.web.access import Access, NotAllowed, NotKnown
 from headwater.web.dashboard import sessions, signin
 from headwater.web.dashboard.feed import DRAWN, ViewFeed, link_piece, zone_piece
 from headwater.web.dashboard.frame import NAMED, banner
+from headwater.web.dashboard.mappage import unit_nodes
 from headwater.web.dashboard.rich import node
 from headwater.web.dashboard.sessions import Sessions, Visitor
 
@@ -47,6 +49,11 @@ def test_every_page_names_deployments_with_a_broken_slo() -> None:
     text = str(line)
     assert "SLO broken" in text and "d0" in text and "3 s > 2 s" in text and "and 2 more" in text
     assert "d9" not in text and f"d{NAMED}" not in text
+
+
+def test_a_unit_names_late_rows_and_idle_locations() -> None:
+    shown = json.dumps(unit_nodes(unit("a@E1", late_rows=3, idle=("L1", "L2")), None))
+    assert all(text in shown for text in ("Late rows", '"3"', "Idle, left out", "L1, L2"))
 
 
 def test_a_page_is_told_what_it_has_not_had() -> None:

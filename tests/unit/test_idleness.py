@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from headwater.agent.idleness import IdleInputs, InputSeen, lift_of
 from headwater.channels.base import END
+from headwater.query.counting import Counting, Tally, WatermarkInput
+from headwater.query.query import Running
 
 
-def seen(name: str, time: int | None, *, quiet: float = 0.0, idle_after: float | None = 60.0) -> InputSeen:
-    return InputSeen(name=name, location=name.upper(), time=time, quiet=quiet, idle_after=idle_after)
+def seen(name: str, at: int | None, *, quiet: float = 0.0, idle_after: float | None = 60.0) -> InputSeen:
+    return InputSeen(name=name, location=name.upper(), time=at, quiet=quiet, idle_after=idle_after)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +42,16 @@ def test_an_input_is_lifted_when_it_is_idle_and_behind() -> None:
     assert known.lifts([seen("a", 14, quiet=62), seen("b", 12)]) == {}
     assert known.lifts([seen("a", 5), seen("b", 20)]) == {}  # no longer idle
     assert known.locations == ()
+
+
+def test_a_query_that_looks_seldom_has_not_missed_rows() -> None:
+    source = WatermarkInput("t_a", "A", (0,), 1.0, 60.0)
+    running = Running(None, tally=Tally(Counting(inputs=[source])))  # type: ignore[arg-type]
+    running.tally.heard[0] = time.time() - 90
+    running.tally.times["t_a"] = 5_000_000
+    (often,) = IdleInputs().of_reads(running, 0.5)
+    (seldom,) = IdleInputs().of_reads(running, 600.0)
+    assert (often.idle, seldom.idle, often.time) == (True, False, 4_000_000)
 
 
 def test_a_single_input_is_not_left_out() -> None:

@@ -276,7 +276,12 @@ def test_state_of_a_location_joins_that_of_another_and_leaves_it_again() -> None
     assert all(s.by is None for s in transfer.shares)
     (reading,) = transfer.readings
     assert (reading.source_units, reading.joined, reading.prompt) == (("count@C1",), True, True)
+    assert transfer.counted == ("count@E1", "count@C1")
     back = diff(there.wanted, apart)
+    # Late rows have been counted once for both locations, and go on in one of the units.
+    assert {unit: found.counted for unit, found in transfers(back).items() if found.counted} == {
+        "count@E1": ("out@C1",)
+    }
     for unit, location in (("count@E1", "L1"), ("count@C1", "L2")):
         shares = transfers(back)[unit].shares
         assert [(s.by, s.values) for s in shares] == [("location", (location,))] * 2

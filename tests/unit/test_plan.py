@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,18 @@ from hypothesis import strategies as st
 import headwater as hw
 from headwater.continuum.model import Continuum
 from headwater.core.errors import ErrorList, PlacementError
-from headwater.core.jsonform import dump
+from headwater.core.jsonform import dump, load
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
 from headwater.plan.build import annotated, build, marked_layers, one_unit, unit_per_operator
 from headwater.plan.deployment import Deployment
+from headwater.plan.document import from_document, to_document
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.onepass import one_pass, outputs_of
 from headwater.plan.outline import outline
 from headwater.plan.pieces import pieces
+from headwater.plan.spec import UnitSpec, spec_of
 
 ACME = Continuum.from_yaml(Path(__file__).parents[2] / "examples/acme/continuum.yaml")
 SCHEMA = "id bigint, ts timestamp, k string, v double, tags array<string>"
@@ -455,3 +458,17 @@ def test_any_graph_is_planned(dataflow: Dataflow) -> None:
         assert len({u.id for u in plan.units}) == len(plan.units)
         assert len({c.id for c in plan.channels}) == len(plan.channels)
         dump(outline(plan))
+
+
+@pytest.mark.parametrize("idle_after", [None, "5 minutes"])
+def test_idleness_is_in_a_stored_plan_where_it_is_stated(idle_after: str | None) -> None:
+    builder = hw.flow("f", locations=("L1",))
+    read = builder.read.json("/d/{location}", "ts timestamp").with_watermark("ts", "1 s", idle_after=idle_after)
+    read.to_layer("cloud").group_by(hw.window("ts", "1 minute")).count().write.memory("out")
+    plan = build(builder.build(), ACME)
+    text = json.dumps(to_document(plan))
+    assert from_document(json.loads(text)) == plan
+    # The ids of plans from before there was idleness stay the same.
+    assert ("idle_after" in text) == (idle_after is not None)
+    spec = spec_of(plan, plan.units[-1].id)
+    assert load(UnitSpec, dump(spec), what="a spec") == spec

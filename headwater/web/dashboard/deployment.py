@@ -99,6 +99,7 @@ def head(name: str, one: DeploymentSeen | None, view: View) -> list[Node]:
                     ("Lag, rows", words.count(one.lag)),
                     ("Units", f"{one.running} of {one.units}"),
                     ("Dead letters", words.count(one.dead_letters)),
+                    ("Late rows", words.count(one.late_rows)),
                     ("SLO", slo),
                 ]
             ),

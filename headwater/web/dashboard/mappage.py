@@ -219,7 +219,7 @@ def unit_nodes(unit: UnitSeen, detail: UnitDetail | None) -> list[Node]:
                     else "none",
                 ),
                 ("Dead letters", words.count(unit.dead_letters)),
-                ("Late rows", words.count(unit.late_rows) if unit.late_rows else None),
+                ("Late rows", words.count(unit.late_rows)),
                 ("Watermark", unit.watermark),
                 ("Idle, left out", ", ".join(unit.idle) or None),
             ]
