@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from headwater.agent.finishing import Finishing
 from headwater.agent.relays import Relays
+from headwater.agent.storedtasks import Task, stored_tasks, upgrade_tasks
 from headwater.agent.units import Units, Work
 from headwater.agent.watch import WINDOW, Meters, progress_of
 from headwater.channels.channelspec import channel_spec, is_copied
@@ -43,15 +43,6 @@ _LOOK = 0.05  # seconds between two checks of a batch that is to end
 _TRIES = 5  # seconds to stop a unit between two batches
 _BATCH_SECONDS = 60.0  # seconds to repeat a batch that was cut off
 _CALM = 300.0  # seconds after which a unit's failures are forgotten
-
-
-@dataclass(frozen=True)
-class Task:
-    """The newest order for a unit, which is described by the spec with this digest."""
-
-    unit: str
-    digest: str
-    wanted: Wanted
 
 
 @dataclass
@@ -107,7 +98,7 @@ class NodeTasks:
         self._warned: dict[str, float] = {}
         self._began = time.monotonic()
         upgrade_tasks(self.layout.root)
-        for entry in _entries(self._file):
+        for entry in stored_tasks(self._file):
             self._tasks[entry["unit"]] = Task(**entry)
         for task in self._tasks.values():
             self._pull(self._spec_of(task))
@@ -563,39 +554,3 @@ class NodeTasks:
         """Return the wanted state of each unit."""
         with self._lock:
             return {incarnation(self._spec_of(t).unit): t.wanted for t in self._tasks.values()}
-
-
-def _entries(file: Path) -> list[dict[str, Any]]:
-    try:
-        return list(json.loads(file.read_text())["tasks"])
-    except FileNotFoundError:
-        return []
-    except (ValueError, KeyError, TypeError) as error:
-        raise DeploymentError(
-            f"damaged: {error!r}", where=str(file), hint="restore it, or delete it and apply again"
-        ) from error
-
-
-def specs_in(root: Path) -> list[UnitSpec]:
-    """Return the specs in a deployment's directory."""
-    files = sorted((root / "specs").glob("*.json"))
-    return [load_json(UnitSpec, file.read_text(), what="a unit's description") for file in files]
-
-
-def upgrade_tasks(root: Path) -> None:
-    """Derive the specs of units in a directory that an older version left with whole plans."""
-    plans, file = root / "plans", root / "tasks.json"
-    if not plans.is_dir():
-        return
-    from headwater.plan.document import from_document
-    from headwater.plan.spec import spec_of
-    from headwater.plan.upgrade import upgraded
-
-    tasks = []
-    for entry in _entries(file):
-        document = json.loads((plans / f"{entry['digest']}.json").read_text())
-        spec = spec_of(from_document(upgraded(document)), entry["unit"])
-        write_atomically(root / "specs" / f"{spec.digest}.json", dump_json(spec).decode())
-        tasks.append({**entry, "digest": spec.digest})
-    write_atomically(file, json.dumps({"tasks": tasks}))
-    shutil.rmtree(plans)

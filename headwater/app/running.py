@@ -289,7 +289,7 @@ def _only_one(directory: Path) -> Iterator[None]:
 
 def _clear(directory: Path) -> None:
     """Delete a deployment's directory; refuse a directory with other content."""
-    from headwater.agent.tasks import specs_in
+    from headwater.agent.storedtasks import specs_in
     from headwater.channels.channelspec import drop_topics
     from headwater.disk.layout import Layout
     from headwater.spark.endpoint import end_stale

@@ -13,7 +13,7 @@ import pytest
 import headwater as hw
 from headwater.agent.agent import Agent
 from headwater.agent.agents import Agents
-from headwater.agent.tasks import Task
+from headwater.agent.storedtasks import Task
 from headwater.app import deadletters
 from headwater.channels.logserver import LogServer
 from headwater.channels.wire import TOKEN_ENV, Credentials
