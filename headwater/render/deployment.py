@@ -28,6 +28,8 @@ _STATUS_STYLE: Mapping[str, str] = {
     "unreachable": "bold red",
 }
 
+_FULL_SOON = 7 * 86400.0  # seconds until a channel is full, below which it is described
+
 
 # ---------------------------------------------------------------- plans
 
@@ -268,7 +270,7 @@ def _buffers(progress: Progress) -> Iterator[Text]:
     for channel in progress.channels:
         zone = channel.channel.rpartition("@")[2]
         lasts = channel.lasts_s if channel.lasts_s is not None else channel.would_last()
-        if lasts is None or (zone not in down and channel.lasts_s is None):
+        if lasts is None or (zone not in down and (channel.lasts_s is None or lasts > _FULL_SOON)):
             continue
         room = f"{format_size(channel.unread_bytes)} of {format_size(channel.limit_bytes or 0)} unread"
         cut = ", its link is down" if zone in down else ""
