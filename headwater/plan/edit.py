@@ -236,10 +236,13 @@ def _why_apart(fused: DeploymentPlan, edge: Edge) -> str:
     """Return which condition of a common unit two neighbouring operators do not meet."""
     flow, placed = fused.dataflow, fused.deployment.placement
     producer, consumer = edge
-    at = [sorted(x for u in fused.units if id_ in u.operators for x in u.locations) for id_ in edge]
+    running = [[u for u in fused.units if id_ in u.operators] for id_ in edge]
+    common = set.intersection(*({u.layer for u in units} for units in running))
+    at = [sorted(x for u in units if u.layer in (common or {u.layer}) for x in u.locations) for units in running]
     if at[0] != at[1]:
-        return f"'{producer}' runs for {', '.join(at[0])}, '{consumer}' for {', '.join(at[1])}"
-    layers = {u.layer for u in fused.units if producer in u.operators}
+        where = f" in layer {', '.join(sorted(common))}" if common else ""
+        return f"'{producer}' runs{where} for {', '.join(at[0])}, '{consumer}' for {', '.join(at[1])}"
+    layers = {u.layer for u in running[0]}
     beside = {i for u in fused.units if u.layer in layers and set(u.locations) <= set(at[0]) for i in u.operators}
     operators = tuple(id_ for id_ in flow.order if id_ in beside)
     return why_apart(

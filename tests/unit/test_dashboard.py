@@ -38,7 +38,7 @@ def view(*zones: ZoneSeen, links: tuple[LinkSeen, ...] = ()) -> View:
 def test_every_page_names_deployments_with_a_broken_slo() -> None:
     def seen(number: int, *broken: str) -> DeploymentSeen:
         values = dict.fromkeys(("plan", "continuum", "rows_per_s", "latency_p95_s", "lag", "slo_latency_s"))
-        counts = dict.fromkeys(("units", "running", "failed", "dead_letters", "version", "updated"), 0)
+        counts = dict.fromkeys(("units", "running", "failed", "dead_letters", "late_rows", "version", "updated"), 0)
         return DeploymentSeen(
             name=f"d{number}", phase="running", message="", busy=False, has_slo=True, broken=broken, **values, **counts
         )  # type: ignore[arg-type]

@@ -232,7 +232,7 @@ def test_edits_that_do_not_say_what_is_meant() -> None:
         (lambda: edit.move(plan, "fold", "cloud", location="L7"), "no location is called 'L7'"),
         (lambda: edit.split(plan, "count", "fold"), "name one of count@E1, count@E3, count@C1"),
         (lambda: edit.fuse(plan, "count@C1", "out", layer="edge"), "headwater move fold --to LAYER"),
-        (lambda: edit.fuse(plan, "count@C1", "out"), "the same locations for all its operators"),
+        (lambda: edit.fuse(plan, "count@C1", "out"), "runs in layer cloud for L2, "),
         (lambda: edit.fuse(plan, "clean@E2", "count@C1"), "choose the layer"),
     ]:
         with pytest.raises(PlacementError) as caught:

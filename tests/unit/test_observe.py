@@ -107,7 +107,7 @@ def test_what_a_zone_said_last_stays_and_says_why(store: Store) -> None:
     assert next(u for u in status.units if u.unit == "low@E1.1").status == "unreachable"
     assert {link.up for link in whole.links} == {True} and {link.up for link in whole.unreachable().links} == {None}
     text = shown(status)
-    assert "low@E1.1  E1.1  unreachable" in text
+    assert re.search(r"low@E1\.1 +unreachable", text), text
     assert re.search(r"E1\.1: it cannot be reached; its figures are \d+ s old", text), text
 
 
