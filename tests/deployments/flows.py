@@ -27,7 +27,7 @@ BEGIN = 1_700_000_000
 
 
 def rows(count: int, *, seed: int, disorder: float = 3.0) -> dict[str, list[Any]]:
-    """Make rows for every location: one a second, up to ``disorder`` seconds out of order, uneven in pace."""
+    """Return rows of every location: one a second, up to ``disorder`` seconds out of order, uneven in pace."""
     found: dict[str, list[Any]] = {}
     for n, location in enumerate(LOCATIONS):
         rng = random.Random(f"{seed}-{location}")
