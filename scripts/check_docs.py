@@ -119,7 +119,7 @@ def check_targets(text: str, targets: set[str]) -> Iterator[tuple[int, str]]:
 
 
 def check_python(block: Block) -> Iterator[tuple[int, str]]:
-    """Yield (line, problem) for a block that does not parse or imports what is not there."""
+    """Yield (line, problem) for a block that does not parse or imports a missing name."""
     try:
         tree = ast.parse(block.code)
     except SyntaxError as error:
