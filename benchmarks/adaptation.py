@@ -3,7 +3,7 @@
 StrIoT's taxi query runs on an edge and a cloud zone, each with an agent and a Spark of its own. The operators
 that rank the routes are fused with those at the edge, cut off again and put into the cloud, and moved as a
 unit of their own, all under a steady feed. Event time runs ``SPEED`` times faster than the clock, so that a
-window closes every half second. In the end the sink is held against one Spark batch run. After it, one plain
+window closes every half second. In the end the sink is compared with one Spark batch run. After it, one plain
 Spark query with the same operators is stopped and started again under such a feed. ``--quick`` does each of
 these once; it takes some minutes on two cores all the same.
 

@@ -2,8 +2,8 @@
 
 All through real Spark queries on one warmed server, side by side, the variant that begins changing from
 round to round. Writing is a query from rows at rest into a channel; reading is a query from that channel
-into a sink that keeps few; the hops are two queries, channel to channel, fed by rows that carry the time of
-their birth. What arrived is held against what was sent before any figure is printed.
+into a sink that keeps few; the hops are two queries, channel to channel, fed by rows that carry their
+creation time. The rows that arrived are compared with the rows sent before any figure is printed.
 
     python -m benchmarks.channels [--quick] [--json FILE] [--repeats N]
 """

@@ -1,7 +1,7 @@
 """The controller with many zones and deployments, over simulated nodes of which one in a hundred hangs.
 
-Store, planner and controller are the real ones; a node is an object in memory that does at once what it is
-told. For each number of zones, in a process of its own:
+Store, planner and controller are the real ones; a node is an object in memory that executes each order at
+once. For each number of zones, in a process of its own:
 
 - ``plan_s``: to plan a dataflow whose locations are those of all zones;
 - ``poll_round_s``: a round of polls of all nodes, from its start until all reports are stored;
@@ -52,15 +52,15 @@ from headwater.plan.steps import Incarnation, incarnation, unit_statuses_of
 SIZES = (10, 100, 1_000, 10_000)
 PER_SITE = 9
 HANGS = 100
-"""One node in so many hangs."""
+"""One node in this number hangs."""
 HOLDER = "benchmark"
 """Holder of the lease while deployments are stored."""
 LONGEST = 900.0
-"""Seconds that any wait may last."""
+"""The time limit of every wait, in seconds."""
 HURRIED = 0.1
 """Seconds between two rounds of polls, except where the idle controller is measured."""
 PAUSE, PAUSE_QUICK = 30.0, 5.0
-"""Seconds of a pause between two rounds that are measured at most."""
+"""The longest measured part of a pause between two rounds, in seconds."""
 
 
 def continuum(zones: int) -> Continuum:
@@ -93,7 +93,7 @@ def dataflow(name: str, locations: Sequence[str], least: float = 1.0) -> Dataflo
 
 
 class World:
-    """The nodes: what runs on each, when each was asked, and the first order of each deployment since a reset."""
+    """The nodes: the running units and the poll times of each, and the first order of each deployment since a reset."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, SimulatedZone] = {}

@@ -1,10 +1,10 @@
 """Measure the cost of measuring: whole dataflows with and without it, in turn, on one warmed server.
 
 Measured, a deployment counts its operators' rows inside Spark, and a thread asks, as often as an agent
-does, how far its units are and what their processes take. Three dataflows over files, which have begun
+does, for its units' progress and the load of their processes. Three dataflows over files, which have begun
 before anything counts, take most rows at once and some more in small batches: that of ``examples/taxi``
 (filters at the edge, windows in the cloud), that of the demo (windows at the edge), and one that does
-nothing but what is the dearest to count: filters around an explode, with little to do for each row.
+only the work that is the most expensive to count: filters around an explode, with little to do for each row.
 
     python -m benchmarks.measuring [--quick] [--json FILE] [--repeats N]
 """
@@ -56,7 +56,7 @@ zones:
   E1: {layer: edge, locations: [L1]}
 """
 HOST = hw.Continuum.from_text(ONE).root.hosts[0]
-"""What this machine is called by a meter; what it measures does not depend on it."""
+"""The name of this machine in a meter; the measurements do not depend on it."""
 
 
 # ---------------------------------------------------------------- the dataflows and their input

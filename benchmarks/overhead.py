@@ -3,8 +3,8 @@
 The pipeline is that of the FlowUnits paper: O1 keeps every third row, O2 averages ten rows of a key
 in order, O3 counts Collatz steps and keeps the small ones. It runs as one hand-written Structured
 Streaming query, as one Headwater unit, and as three units joined by filelogs; side by side on one
-warmed server, with the same limit of files per batch and the same trigger. Every result is held
-against one computed with numpy before any figure is printed.
+warmed server, with the same limit of files per batch and the same trigger. Every result is compared
+with one computed with numpy before any figure is printed.
 
     python -m benchmarks.overhead [--quick] [--json FILE] [--repeats N]
 """

@@ -1,8 +1,8 @@
 """Place the paper's applications on the paper's networks by every strategy; measure time, quality and success.
 
 Networks of Table 3 and one of 1,000,000 hosts, applications of up to 50 operators drawn by Table 4, in two
-sets of units. Each answer is checked against all constraints, and held against the least that any placement
-could have. The index of a network is made once and timed apart.
+sets of units. Each placement is checked against all constraints, and compared with the lower bound of all
+placements. The index of a network is made once and timed apart.
 
     python -m benchmarks.placement --json FILE --plot docs/placement.png
 """
@@ -37,7 +37,7 @@ GRAPHS = common.ROOT.parent / "shared" / "workloads" / "placement_graphs"
 MOST = 50
 """Operators."""
 RUNS, LONG_MS = 3, 100.0
-"""Runs of a strategy on a problem, of which the median counts; no more of them after so many milliseconds."""
+"""Runs of a strategy on a problem, of which the median counts; no further run starts after these milliseconds."""
 
 
 def graphs() -> dict[str, tuple[Stream, ...]]:

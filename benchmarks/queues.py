@@ -2,7 +2,7 @@
 
 Placements of the paper's kind of applications are simulated: as the model has it (each operator and stream
 with a server of its own, Poisson arrivals, exponential service), and with each of these assumptions dropped.
-What hosts and queues take is compared apart from the latency of links, beside which it vanishes.
+The time in hosts and queues is compared without the latency of links, which is far larger.
 
     python -m benchmarks.queues --json FILE
 """

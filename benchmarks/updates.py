@@ -2,8 +2,8 @@
 
 Readings flow at some rate into edge zones while a location is added, the model in the cloud is
 replaced, the link of a zone is cut for a while, and every process (Spark and agent of every zone, the
-controller) is killed once. In the end all input is used up, and the sink is held against one Spark
-batch run over the same files.
+controller) is killed once. In the end all input is used up, and the sink is compared with one
+Spark batch run over the same files.
 
     python -m benchmarks.updates --json FILE
 """
@@ -306,7 +306,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     def event(name: str, act: Callable[[], None], expected: set[str], affected: set[str] | None = None) -> None:
         before = watch.snapshot()
         act()
-        # A batch that was done just before may be told of only now: whoever must restart is waited for.
+        # A batch that was done just before may be reported only now: wait for the units that must restart.
         settle(watch, restarting=expected, before=before)
         restarted = watch.restarted(before)
         others = set(before) - set(restarted) - (affected or set())

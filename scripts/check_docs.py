@@ -2,9 +2,9 @@
 
 - a relative link must lead to a file, and ``#anchor`` to a heading in it;
 - a path in backticks (``headwater/plan/model.py``) must exist;
-- a module in backticks (``headwater.plan.model``) must be there, and what it names in it;
+- a module in backticks (``headwater.plan.model``) must be there, and so must the names after it;
 - ``make TARGET`` must be a target;
-- ``python`` blocks must parse, and what they import from headwater must be there;
+- ``python`` blocks must parse, and their imports from headwater must be there;
   those with ``>>>`` run as doctests, one after the other per file;
 - ``json`` and ``yaml`` blocks must parse.
 """

@@ -28,7 +28,7 @@ def tracked_python_files() -> list[Path]:
 
 
 def main() -> int:
-    """Print each file that is too long. A warning only: a file is one concept, whatever its length."""
+    """Print each file that is too long. A warning only: a file is one concept, of any length."""
     counted = [
         (len((ROOT / path).read_text(encoding="utf-8").splitlines()), path)
         for path in tracked_python_files()

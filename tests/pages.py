@@ -1,11 +1,11 @@
 """Run the blocks of the docs' pages one after the other, as a reader would.
 
-- a block with ``title="NAME"`` is a file of that name, written when its turn comes;
+- a block with ``title="NAME"`` is a file of that name, written in the order of the blocks;
 - a ``sh`` block is run, all of them in one shell and one directory;
 - a ``text`` block with ``title="output"`` holds lines that the block before it shows, in this order; a line
   of ``...`` stands for any;
-- ``<!-- needs: spark -->`` above a block: it is run where a Spark may start; ``<!-- needs: machines -->``: by
-  nobody.
+- ``<!-- needs: spark -->`` above a block: it runs where a Spark may start; ``<!-- needs: machines -->``: it
+  never runs.
 """
 
 from __future__ import annotations

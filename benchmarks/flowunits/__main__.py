@@ -88,7 +88,7 @@ class Trial:
 
     lab: Lab
     make: Callable[[int], Variant]
-    """Make it for the nth time, with a directory of its own each time."""
+    """Make the variant for the nth time, with a new directory each time."""
     rows: int
     limit: float
     deployed: Variant | None = None

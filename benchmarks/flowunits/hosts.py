@@ -26,7 +26,7 @@ _TAIL = 15
 
 
 class Hosts:
-    """Processes of one variant, by name, and their directories below `place`."""
+    """The processes of one variant, by name, and the disks below `place`."""
 
     def __init__(self, variant: str, lab: Lab, place: Path) -> None:
         self.variant, self.lab, self.place = variant, lab, place

@@ -2,9 +2,9 @@
 
 An edge with one core and a cloud zone with another are joined by a link of 100 Mbit/s. Trips come at 100,
 800, 2,000 and again 100 a second; then the link drops to 1 Mbit/s, then another job takes half of the edge's
-core. the SLO is that a window's result is there ``--max-latency`` seconds after its last trip. Each
+core. The SLO is that a window's result is there ``--max-latency`` seconds after its last trip. Each
 placement that stays runs through the same course as the one that adapts itself; the best of them is found
-afterwards. In the end every sink is held against one Spark batch run.
+afterwards. In the end every sink is compared with one Spark batch run.
 
     python -m benchmarks.loop --json FILE
 """

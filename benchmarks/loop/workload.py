@@ -2,7 +2,7 @@
 
 A trip brings two kilobytes of readings of its vehicle. Two operators work on these: `levels` adds a number
 to them, `rough` makes one number of them, and behind it a trip is small. So at high rates one core cannot do
-both, and over a narrow link only trips go that are small.
+both, and a narrow link carries only small trips.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ZONES = 24
 
 TRIP = "dropoff_datetime timestamp, zone int, fare double, telemetry string"
 CUTS = ("readings", "rough", "in_town", "zones")
-"""Operators from which on all may be in the cloud."""
+"""The operators that may be the first in the cloud."""
 
 
 ROW = "ts timestamp, zone int, fare double"

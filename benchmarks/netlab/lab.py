@@ -162,7 +162,7 @@ class Lab:
         """Start a process in a zone, in a process group of its own; it ends with the lab at the latest.
 
         `hide` are directories that the process and its children see as empty, such as those of
-        other zones: what cannot be seen cannot be used to pass data by.
+        other zones: hidden directories cannot be used to pass data.
         """
         command = ["ip", "netns", "exec", self._namespace(zone)]
         if hide:

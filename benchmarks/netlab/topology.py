@@ -1,6 +1,6 @@
 """The plan of a lab: names, addresses and routes of zones and links. Pure.
 
-A zone has one address, on its loopback device, whatever links it has: so its address stays when a
+A zone has one address, on its loopback device, not on its links: so its address stays when a
 link changes its device. A link is a pair of devices with a /30 of its own.
 """
 

@@ -1,7 +1,7 @@
 """The city's dataflows on Spark, step by step: cores, memory, queries and channels, with and without reuse.
 
-One zone with this machine's cores. Without reuse each dataflow is a deployment of its own, in the same zone
-and the same Spark; with it all are one pool. After every step rows flow for a while, then it is measured.
+One zone with this machine's cores. Without reuse each dataflow is a separate deployment, in the same zone
+and the same Spark; with reuse all are one pool. The measurement begins some time after every step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RATE = 10.0  # packs a second of each stream
 ZONE = "cloud"
 _PATIENCE = 300.0
 _WARM = 6
-"""Batches that a query does before it is measured: in the first ones Java compiles."""
+"""Batches of a query before its measurement: Java compiles during the first ones."""
 _BEHIND = 2
 """Triggers that a row may wait where a query keeps up."""
 

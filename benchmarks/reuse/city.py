@@ -35,7 +35,7 @@ FIELDS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     },
     "smart-power-grid": {"energyconsumed": (0.2, 10.0)},
 }  # fmt: skip
-"""For each stream what a pack of it holds, and the range in which values are good."""
+"""For each stream the fields of a pack, and the range in which values are good."""
 _BAD = 0.04  # share of readings out of their range
 
 

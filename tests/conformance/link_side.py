@@ -1,6 +1,6 @@
 """One side of a real link: ``serve ADDRESS DIRECTORY`` writes logs, ``pull ADDRESS DIRECTORY`` copies them.
 
-The server writes RATE bytes a second, BATCH at a time. The other side prints what its meter says, a
+The server writes RATE bytes a second, BATCH at a time. The other side prints its meter's figures, a
 JSON object a line.
 """
 

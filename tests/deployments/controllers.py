@@ -140,7 +140,7 @@ def running(name: str, place: Path, *, seed: int) -> Iterator[Controller]:
 
 
 def sink_rows(place: Path, name: str, sink: str) -> pa.Table:
-    """Read a memory sink where it lies; what it is called the first plan has decided."""
+    """Return the rows of a memory sink from its log, which the active plan names."""
     with closing(StoreReader.open(str(place / "store.db"))) as store:
         plan = store.active_plan(name)
     assert plan is not None

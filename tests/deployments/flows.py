@@ -180,9 +180,9 @@ def flowunits(path: str) -> DataflowBuilder:
 
 
 def together(path: str) -> DataflowBuilder:
-    """Folds by several keys and one upon another, which one pass does beside rows that none takes.
+    """Folds by several keys and a fold of a fold, in one pass, beside rows that pass no fold.
 
-    What comes of rows and of a fold comes together again.
+    The rows and the output of a fold are merged again.
     """
     builder, stream = _read(path)
 

@@ -32,7 +32,7 @@ from headwater.plan.port import TakeStamp
 from headwater.plan.steps import Step, Switch
 
 FENCED = 3
-"""The exit code of a controller that has learned that another one acts."""
+"""The exit code of a controller that was told that another controller acts."""
 
 
 def order_pause(home: Path, step: Step, moment: str) -> None:

@@ -102,7 +102,7 @@ TIMES = {  # how the time of a sink's row is known; rows of others pass at once
     "sums": "id", "big": "id", "ranks": "id", "windows": "begin", "cloudy": "begin",
 }  # fmt: skip
 KEEPS = {"sums": "sum", "big": "sum", "ranks": "rank", "windows": "window", "cloudy": "cloudy"}
-"""What keeps state for a dataflow; those of one word share it."""
+"""The stateful part of each dataflow; dataflows with the same word share it."""
 
 
 class World:
@@ -163,7 +163,7 @@ class World:
         assert {s.name for s in pool.submissions} == set(self.since)
         wanted = {name: self._expected(name, ended=ended) for name in self.since}
         deadline, calm = time.monotonic() + PATIENCE, 0
-        while calm < 4:  # what comes twice comes a little later
+        while calm < 4:  # a duplicate comes a little later
             found = {name: self._difference(pool[name].sinks["out"], wanted[name]) for name in wanted}
             late = time.monotonic() > deadline
             wrong = {n: d for n, d in found.items() if d and (late or d.duplicated)}

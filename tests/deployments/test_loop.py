@@ -35,7 +35,7 @@ zones:
 NAME = "loop"
 SCHEMA = "id bigint, ts timestamp, k string, ballast string"
 LIMIT = 6_000.0
-"""Bytes/s into the cloud: what the ballast of every row exceeds by far, and counts by window never do."""
+"""Bytes/s into the cloud: the ballast of every row exceeds this by far, and counts by window never do."""
 
 
 def planned(path: str) -> DeploymentPlan:

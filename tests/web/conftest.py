@@ -28,7 +28,7 @@ ARGUMENTS = [
 SHOTS = "HEADWATER_SCREENSHOTS"
 """The environment variable with the directory that screenshots go to; without it none are made."""
 WAIT = 90_000
-"""Milliseconds within which what is waited for comes, on a busy machine too."""
+"""Time limit of every wait in milliseconds, long enough for a busy machine."""
 STARTS = 240.0
 """Seconds within which a server is up, on a busy machine too."""
 
