@@ -38,7 +38,7 @@ SCHEMA = "i bigint, ingested double, value double, name string"
 FILE_ROWS = 50_000
 TRIGGER = "0 seconds"
 EVERY = 0.2  # seconds between two batches of the latency's feed
-KEPT = 1000  # of so many rows that are read, one is kept
+KEPT = 1000  # one of this number of rows that are read is kept
 HOP_ROWS = 200  # rows of such a batch
 
 Variant = tuple[str, str]

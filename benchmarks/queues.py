@@ -56,7 +56,7 @@ def rows(seeds: int, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def _compared(problem: Problem, answer: Answer, seen: QueueResult) -> dict[str, float]:
-    """Give AL, its queues and its windows as modelled and seen, of all that events came to in that time."""
+    """Return AL, its queues and its windows, modelled and simulated, of the operators that events reached in time."""
     application, cost = problem.application, answer.evaluation
     silent = tuple(replace(operator, size=0.0) for operator in application.operators)
     quiet = replace(problem, application=Application(silent, application.streams))

@@ -325,7 +325,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
 
         def add() -> None:
             world.apply(everywhere, "1")
-            feed.locations = everywhere  # its readings begin when somebody takes them
+            feed.locations = everywhere  # its readings begin when a unit reads them
 
         event("add L5", add, set())
         event("replace ML", lambda: world.apply(everywhere, "2"), {"verdicts@C1"})

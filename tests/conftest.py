@@ -22,7 +22,7 @@ CONF = {"spark.sql.shuffle.partitions": "1"}
 
 
 def free_port() -> int:
-    """Return a port nobody listens on, of those that no outgoing connection is given.
+    """Return a port without a listener, outside of the range for outgoing connections.
 
     A port of the ephemeral range may be taken by a client before its server binds it, even by a
     client that asks whether that server is up: a connection to itself.

@@ -3,7 +3,7 @@
 Each variant is deployed and warmed up once and goes through all cells; then the next one. For each
 run the clock goes from the release of the events at the edges to the last result in the cloud; the
 results are compared with the expected ones before a figure counts. The JSON is written after every
-run. A run that takes too long is noted as failed, and the variant is deployed anew for the next cell.
+run. A run that takes too long counts as failed, and the variant is deployed again for the next cell.
 
     python -m benchmarks.flowunits [--quick] [--json FILE] [--rows N] [--cells 10mbit/0,unlimited/100]
 
@@ -84,7 +84,7 @@ class Found:
 
 @dataclass
 class Trial:
-    """One variant on its way through the cells: deployed, warmed up, and anew after a failure."""
+    """One variant on its way through the cells: deployed and warmed up, and again after a failure."""
 
     lab: Lab
     make: Callable[[int], Variant]

@@ -123,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
         overwrite = "OVERWRITE" in self.query.get("renameoptions", "").upper()
         if not source.exists():
             raise FileNotFoundError(source)
-        # Between looking and renaming nobody else may.
+        # No other request may come between check and renaming.
         with self.server.renames:
             if "renameoptions" not in self.query:
                 target = target / source.name if target.is_dir() else target

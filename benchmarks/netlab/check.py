@@ -36,7 +36,7 @@ _TRIPS = 15
 
 @dataclass(frozen=True)
 class Measured:
-    """One setting of a link: bit/s and seconds there and back, wanted and measured."""
+    """One setting of a link: bit/s and seconds there and back, set and measured."""
 
     bandwidth: float | None
     delay: float
@@ -45,7 +45,7 @@ class Measured:
 
     @property
     def round_trip(self) -> float:
-        """Return the wanted round trip."""
+        """Return the round trip that is set."""
         return 2 * self.delay
 
 

@@ -6,7 +6,7 @@ It says `ready`, takes new delays as lines on its input, and ends with its input
 with it. It imports nothing but the standard library, to start fast.
 
 The devices pass on packets as the kernel has them in memory, up to 64 KiB with one header (GSO), so
-that one read and one write carry forty packets of the wire, and nobody computes checksums.
+that one read and one write carry forty packets of the wire, and no checksums are computed.
 """
 
 from __future__ import annotations

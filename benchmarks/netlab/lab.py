@@ -26,7 +26,7 @@ _FORWARDER = Path(__file__).with_name("forwarder.py")
 _SYSCTL = ("net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.tcp_no_metrics_save=1")
 # Long enough for a window of 64 KiB packets of a connection over a long path.
 _TUN_QUEUE = "4096"
-KEEP = "keep"  # its present state
+KEEP = "keep"  # the present setting
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Lab:
 
     def __init__(self, continuum: Continuum, *, name: str | None = None) -> None:
         self.continuum = continuum
-        # The name begins with our process id: so `clean` knows which labs nobody owns any more.
+        # The name begins with our process id: so `clean` finds the labs whose owner has ended.
         self.topology: Topology = plan(continuum, name or f"{os.getpid()}")
         self.netem = False
         self._links: dict[str, LinkNet] = dict(self.topology.links)

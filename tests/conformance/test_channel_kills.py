@@ -57,7 +57,7 @@ def kill_again_and_again(spec: dict[str, Any], *, kills: int, seed: int) -> tupl
     reader = open_log(spec)
     reader.register("r")
     read: list[int] = []
-    noted, epoch, open_ends = -1, 1, 0  # the last batch that Spark would know to be done
+    noted, epoch, open_ends = -1, 1, 0  # noted: the last batch that Spark would have recorded
     for _ in range(kills):
         process = writer(spec, epoch, noted + 1, noted + 10_000)
         said = lines(process)

@@ -139,7 +139,7 @@ def test_an_idle_member_is_lifted(site: Site) -> None:
         (lambda: fast.append(table([20]), epoch=1, batch=1), []),
         (lambda: write_lifts(site.members, {"slow": 7_000_000}), []),  # a lift never falls
         (lambda: slow.append(table([3]), epoch=1, batch=0), []),  # late
-        (lambda: slow.append(table([15]), epoch=1, batch=1), [15]),  # counts again
+        (lambda: slow.append(table([15]), epoch=1, batch=1), [15]),  # is counted again
     ]
     offsets = [reader.initialOffset()]
     for step, marks in steps:
@@ -163,7 +163,7 @@ def test_a_plan_leaves_word_on_when_its_rows_came(site: Site) -> None:
     first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     reader.partitions({"a": 0, "b": 0}, first)
     assert recorded_arrival(site.members, first) == Arrival(times=(9.0, 11.0), rows=True)
-    reader.partitions(first, first)  # no new lift
+    reader.partitions(first, first)  # no new rows to record
     a.append(table([3]), epoch=1, batch=1)
     second = reader.latestOffset(first, ReadAllAvailable())
     reader.partitions(first, second)

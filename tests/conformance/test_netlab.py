@@ -81,7 +81,7 @@ def test_processes_end_with_the_lab() -> None:
         made.start()
     except HeadwaterError as reason:
         pytest.skip(str(reason))
-    # It does not listen, and its child does not stay in its group.
+    # It ignores SIGTERM, and its child does not stay in its group.
     script = "trap '' TERM; setsid sleep 600 & echo $!; sleep 600"
     process = made.popen("E1", ["sh", "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

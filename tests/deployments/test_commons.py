@@ -98,7 +98,7 @@ def flows(path: str) -> dict[str, Dataflow]:
 
 
 DELAY = 2.0
-TIMES = {  # how the time of a sink's row is known; rows of others pass at once
+TIMES = {  # the column that tells a sink row's time; rows of other sinks pass at once
     "sums": "id", "big": "id", "ranks": "id", "windows": "begin", "cloudy": "begin",
 }  # fmt: skip
 KEEPS = {"sums": "sum", "big": "sum", "ranks": "rank", "windows": "window", "cloudy": "cloudy"}

@@ -1,6 +1,6 @@
 """The kill matrix: kill the controller, the old and the new unit's Spark at every step of every kind of change.
 
-One deployment is changed repeatedly while rows flow. After each kill it ends in the wanted plan or in the
+One deployment is changed repeatedly while rows flow. After each kill it ends in the new plan or in the
 previous plan, and in the end no row is lost or doubled. A random part of the matrix is a test;
 ``HEADWATER_KILLS="fission fusion migration"``, or some of them, runs all of these and prints the table.
 """
