@@ -6,7 +6,7 @@ once. For each number of zones, in a process of its own:
 - ``plan_s``: to plan a dataflow whose locations are those of all zones;
 - ``poll_round_s``: a round of polls of all nodes, from its start until all reports are stored;
 - ``change_begins_s``: from storing a desired state to the first order to a node, for deployments without a
-  node that hangs, while the others are polled;
+  node that hangs, while the other nodes are polled;
 - ``idle_cores``: processor time over time while nothing changes, simulated nodes included: of one round of polls and
   the pause after it; of a long pause, a part is measured;
 - ``rss_mb``: resident memory.

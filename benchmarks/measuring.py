@@ -1,7 +1,7 @@
 """Measure the cost of measuring: whole dataflows with and without it, in turn, on one warmed server.
 
-Measured, a deployment counts its operators' rows inside Spark, and a thread asks, as often as an agent
-does, for its units' progress and the load of their processes. Three dataflows over files, which have begun
+With measuring, a deployment counts its operators' rows inside Spark, and a thread polls it, as often as
+an agent does, for its units' progress and the load of their processes. Three dataflows over files, which have begun
 before anything counts, take most rows at once and some more in small batches: that of ``examples/taxi``
 (filters at the edge, windows in the cloud), that of the demo (windows at the edge), and one that does
 only the work that is the most expensive to count: filters around an explode, with little to do for each row.

@@ -2,7 +2,7 @@
 
     python storage.py ADDRESS PORT DIRECTORY
 
-A cluster without one cannot keep the state of a streaming query, since executors write it and any
+A cluster without a shared file system cannot keep the state of a streaming query, since executors write it and any
 other executor must be able to read it. Hadoop's own client for it is in PySpark (`webhdfs://`). It
 stands in the cloud zone, as HDFS or an object store would.
 """

@@ -209,7 +209,7 @@ def lived(
 ) -> dict[str, Any]:
     """Go through a trace; ``steps``: only this number of steps, and then remove all dataflows.
 
-    Cores are measured after every so many steps, where most tasks run, and in the end; each time when queries
+    Cores are measured at regular steps, where most tasks run, and in the end; each time when queries
     have warmed up and caught up, or after ``settle`` seconds.
     """
     city = City(place, reuse=reuse, trigger=trigger)

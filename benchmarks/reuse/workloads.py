@@ -1,7 +1,7 @@
 """Workloads as graphs of tasks, and traces of their arrivals and departures.
 
 ``riot21`` are 21 dataflows over three streams of a city, ``opmw35_synth`` 35 of the sizes and overlaps of
-scientific workflows. ``opmw35`` are real ones, used where they lie beside the project.
+scientific workflows. ``opmw35`` are real workflows, used if they are beside the project.
 """
 
 from __future__ import annotations

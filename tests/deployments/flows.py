@@ -1,4 +1,4 @@
-"""Dataflows of the oracle's tests, each over JSON files of a few columns at some locations."""
+"""Dataflows of the oracle's tests, each over JSON files with a few columns at some locations."""
 
 from __future__ import annotations
 
