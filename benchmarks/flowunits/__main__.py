@@ -142,7 +142,7 @@ class NotDeployed(RuntimeFailure):
 
 
 def run_variant(trial: Trial, wanted: list[Cell], found: Found, *, repeats: int, note: Callable[[], None]) -> None:
-    """Go through the cells, and `note` after each run; after a failure deploy the variant anew for the next cell."""
+    """Go through the cells, and `note` after each run; after a failure deploy the variant again for the next cell."""
     try:
         for cell in wanted:
             try:

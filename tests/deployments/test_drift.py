@@ -58,7 +58,7 @@ class Deployed:
         return any(u.unit == spec.id and u.status == "running" for u in seen)
 
     def kill_agent(self, node: str) -> int:
-        """Kill a node's agent; return its process."""
+        """Kill a node's agent; return its process id."""
         found = running_agent(self.place / "zones" / node)
         assert found is not None
         process = int(found["pid"])
