@@ -1,9 +1,9 @@
-"""Operators are moved between edge and cloud while taxi trips flow: how long nothing comes out, what is lost.
+"""Move operators between edge and cloud while taxi trips flow; measure the pause in output and lost rows.
 
 StrIoT's taxi query runs on an edge and a cloud zone, each with an agent and a Spark of its own. The operators
 that rank the routes are fused with those at the edge, cut off again and put into the cloud, and moved as a
 unit of their own, all under a steady feed. Event time runs ``SPEED`` times faster than the clock, so that a
-window closes every half second. In the end the sink is held against one Spark batch run. After it, one plain
+window closes every half second. In the end the sink is compared with one Spark batch run. After it, one plain
 Spark query with the same operators is stopped and started again under such a feed. ``--quick`` does each of
 these once; it takes some minutes on two cores all the same.
 
@@ -63,11 +63,11 @@ WINDOW = 30  # seconds of event time
 FILE_EVERY = 0.25  # seconds between two files
 START = datetime(2013, 1, 1, tzinfo=UTC)
 PATIENCE = 300.0
-CALM, CALM_QUICK = 5.0, 2.0  # seconds before and after a change by which it is judged
+CALM, CALM_QUICK = 5.0, 2.0  # seconds before and after a change that count for its measurements
 
 
 def planned(place: Path, first_in_cloud: str, *cuts: Edge) -> DeploymentPlan:
-    """Plan the query with its operators in the cloud from one of them on."""
+    """Plan the query; the cloud runs its operators from one of them on."""
     span = f"{WINDOW} seconds"
     dataflow = taxi.taxi(str(place / "in"), None, name=NAME, window=span, slide=span, lateness="1 second")
     layers = dict(marked_layers(dataflow, CONTINUUM))
@@ -114,12 +114,12 @@ class Feed(threading.Thread):
         self.rows = upto
 
     def end(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._over.set()
         self.join()
 
     def moment(self, event_time: datetime) -> float:
-        """Tell when the trips up to an event time had been written."""
+        """Return the time at which the trips up to an event time had been written."""
         return self.begun + (event_time - START).total_seconds() / SPEED
 
 
@@ -148,7 +148,7 @@ class Trial:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     def carry_out(self, version: int) -> list[JournalEntry]:
-        """Wait until a version is in force; give the journal of the change."""
+        """Wait until a version is in force; return the journal of the change."""
         deadline = time.monotonic() + PATIENCE
         while True:
             (now,) = observe.status(NAME, self.store)
@@ -170,14 +170,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class Output:
-    """A list that came out: when, and for which end of a window."""
+    """A changed list in the output: its time, and the end of its window."""
 
     at: float
     window_end: datetime
 
 
 def outputs(place: Path) -> tuple[list[Output], pa.Table]:
-    """Read the sink: what came out when, and all rows."""
+    """Read the sink: the time of each output, and all rows."""
     (directory,) = (place / "zones" / "cloud" / "deployments" / NAME / "sinks").iterdir()
     log, found, batches = FileLog(directory), [], []
     for entry in range(log.earliest(), log.latest()):
@@ -199,7 +199,7 @@ class Change:
 
 
 def judge(change: Change, moments: Sequence[float], lags: Sequence[float], calm: float) -> tuple[float, float]:
-    """Give the longest time without output around a change, and the time until lag is as before.
+    """Return the longest time without output around a change, and the time until lag is as before.
 
     ``moments`` are those of outputs in order, ``lags`` the seconds from a window's last trip to its output.
     """
@@ -240,19 +240,19 @@ def changes(trial: Trial, options: argparse.Namespace, say: Callable[[str], None
 
 
 def calm_of(options: argparse.Namespace) -> float:
-    """Give the seconds between two changes' reach."""
+    """Return the seconds between the periods of two changes."""
     return CALM_QUICK if options.quick else CALM
 
 
 def after_ranking() -> str:
-    """Name the operator that reads the ranked routes."""
+    """Return the operator that reads the ranked routes."""
     dataflow = taxi.taxi("", None, name=NAME)
     (next_one,) = dataflow.consumers["top_routes"]
     return next_one
 
 
 def told(change: Change) -> str:
-    """Say how long the steps took from the first stop on."""
+    """Return the duration of the steps from the first stop on."""
     stops = [n for n, e in enumerate(change.journal) if isinstance(e.step, Stop)]
     words = []
     for entry in change.journal[stops[0] if stops else 0 :]:
@@ -262,7 +262,7 @@ def told(change: Change) -> str:
 
 
 def state_bytes(change: Change) -> tuple[int, int]:
-    """Tell how large the state was that was taken along, and how much of it had not been sent before."""
+    """Return the size of the transferred state, and of the part of it that had not been sent before."""
     kept = sent = 0
     for entry in change.journal:
         if said := re.fullmatch(r"(\d+) bytes of state, (\d+) of them sent now", entry.note):
@@ -279,7 +279,7 @@ class Plain:
         self._query: Any = None
 
     def start(self) -> None:
-        """Start the query where it stopped last."""
+        """Start the query at its last position."""
         from pyspark.sql import functions as F
 
         spark = self._endpoint.session()
@@ -301,7 +301,7 @@ class Plain:
         self._query.stop()
 
     def moments(self) -> list[float]:
-        """Tell when output has come."""
+        """Return the times of output."""
         parts = (self._place / "plain-out").glob("part-*.json")
         return sorted({status.st_mtime for part in parts if (status := part.stat()).st_size})
 
@@ -311,7 +311,7 @@ class Plain:
 
 
 def restarts(place: Path, options: argparse.Namespace) -> list[float]:
-    """Stop and start a plain query under a feed of its own; give the time without output around each."""
+    """Stop and start a plain query under a feed of its own; return the time without output around each restart."""
     (place / "in" / "nyc").mkdir(parents=True)
     plain, feed, made = Plain(place), Feed(place / "in" / "nyc", options.rate), []
     repeats, calm = common.repeats_of(options), calm_of(options)
@@ -335,13 +335,13 @@ def restarts(place: Path, options: argparse.Namespace) -> list[float]:
     finally:
         feed.end()
         plain.end()
-    # The pause that the restart is in, or one that begins soon after.
+    # The pause that contains the restart, or one that begins soon after.
     pauses = [[b - a for a, b in pairwise(moments) if b >= begun and a <= begun + calm] for begun in made]
     return [max(around) for around in pauses if around]
 
 
 def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
-    """Run it all; give the result in its shape."""
+    """Run the benchmark; return the result in its shape."""
     (place / "in" / "nyc").mkdir(parents=True)
     feed, trial = Feed(place / "in" / "nyc", options.rate), Trial(place)
     say = (lambda text: print(text, flush=True)) if options.steps else lambda text: None
@@ -375,7 +375,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
 def judged(
     made: Sequence[Change], seen: Sequence[Output], plain: Sequence[float], feed: Feed, calm: float
 ) -> dict[str, Any]:
-    """Judge all changes by what came out when."""
+    """Measure the effect of each change on the times of output."""
     moments = [o.at for o in seen]
     lags = [o.at - feed.moment(o.window_end) for o in seen]
     found: dict[str, Any] = {}

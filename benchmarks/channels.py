@@ -1,9 +1,9 @@
-"""What a channel costs by kind and delivery: rows written and read a second, and latency over two hops.
+"""Measure each kind of channel and delivery: rows written and read a second, and latency over two hops.
 
 All through real Spark queries on one warmed server, side by side, the variant that begins changing from
 round to round. Writing is a query from rows at rest into a channel; reading is a query from that channel
-into a sink that keeps few; the hops are two queries, channel to channel, fed by rows that carry the time of
-their birth. What arrived is held against what was sent before any figure is printed.
+into a sink that keeps few; the hops are two queries, channel to channel, fed by rows that carry their
+creation time. The rows that arrived are compared with the rows sent before any figure is printed.
 
     python -m benchmarks.channels [--quick] [--json FILE] [--repeats N]
 """
@@ -38,14 +38,14 @@ SCHEMA = "i bigint, ingested double, value double, name string"
 FILE_ROWS = 50_000
 TRIGGER = "0 seconds"
 EVERY = 0.2  # seconds between two batches of the latency's feed
-KEPT = 1000  # of so many rows that are read, one is kept
+KEPT = 1000  # one of this number of rows that are read is kept
 HOP_ROWS = 200  # rows of such a batch
 
 Variant = tuple[str, str]
 
 
 class Bench:
-    """One place, one Spark, one broker, and logs numbered as they are made."""
+    """One directory, one Spark, one broker, and logs numbered in the order of their creation."""
 
     def __init__(self, place: Path, endpoint: LocalEndpoint, broker: LocalBroker | None) -> None:
         self.place = place
@@ -58,7 +58,7 @@ class Bench:
         return [(kind, delivery) for kind in kinds for delivery in DELIVERIES]
 
     def log(self, variant: Variant) -> dict[str, Any]:
-        """Describe a new log."""
+        """Return the description of a new log."""
         kind, delivery = variant
         self._count += 1
         home = self.place / f"log-{self._count}"
@@ -69,7 +69,7 @@ class Bench:
         return {"kind": "kafka", **named, "staging": str(home / "staging"), "delivery": delivery}
 
     def source(self, spec: dict[str, Any]) -> DataFrame:
-        """Read a log as a stream."""
+        """Return a log as a stream."""
         self._count += 1
         members = self.place / f"members-{self._count}.json"
         members.write_text(json.dumps({"writers": {"w": spec}}))
@@ -86,7 +86,7 @@ class Bench:
         return writer.trigger(**(trigger or {"processingTime": TRIGGER})).start()
 
     def write(self, rows: int, spec: dict[str, Any]) -> float:
-        """Write rows at rest into a log; give the seconds."""
+        """Write rows at rest into a log; return the seconds."""
         source = self.place / f"rows-{rows}"
         stream = self.session.readStream.name("rows").schema(SCHEMA).option("maxFilesPerTrigger", 10)
         begun = time.monotonic()
@@ -96,7 +96,7 @@ class Bench:
         return seconds
 
     def read(self, rows: int, spec: dict[str, Any]) -> float:
-        """Read a log and keep one row in a thousand, to see that all have come; give the seconds."""
+        """Read a log and keep one row in a thousand, to check that all have come; return the seconds."""
         few = self.source(spec).where(f"i % {KEPT} = 0")
         kept = self.log(("filelog", "exactly_once"))
         begun = time.monotonic()
@@ -106,12 +106,12 @@ class Bench:
         return seconds
 
     def two_hops(self, variant: Variant, seconds: float) -> list[float]:
-        """Feed a log, copy it twice; give for each batch at the end how old its newest row is."""
+        """Feed a log, copy it twice; return the age of the newest row of each batch at the end."""
         first, second, third = (self.log(variant) for _ in range(3))
         feed, last = open_log(first), open_log(third)
         queries = [self.sink(self.source(a), b) for a, b in ((first, second), (second, third))]
         try:
-            sent, end = 0, time.time() + 3 + seconds  # the first three seconds are to get going
+            sent, end = 0, time.time() + 3 + seconds  # the first three seconds warm up
             begun = end - seconds
             while (now := time.time()) < end:
                 feed.append(rows_of(sent * HOP_ROWS, HOP_ROWS, now), epoch=1, batch=sent)
@@ -138,7 +138,7 @@ class Bench:
 
 
 def finish(query: Any) -> None:
-    """Wait for a query, and raise what it failed of."""
+    """Wait for a query, and raise its failure."""
     if not query.awaitTermination(300):
         sys.exit("Spark took too long")
     if query.exception() is not None:
@@ -152,7 +152,7 @@ def check(what: str, found: int, wanted: int) -> None:
 
 
 def rows_of(first: int, count: int, ingested: float) -> pa.Table:
-    """Make rows that do not compress to nothing."""
+    """Return rows that compress badly."""
     i = np.arange(first, first + count, dtype="int64")
     value = np.sin(i * 12.9898) * 43758.5453
     names = pa.array([f"sensor-{n % 97}" for n in range(count)])
@@ -169,7 +169,7 @@ def write_files(directory: Path, rows: int) -> None:
 
 @contextlib.contextmanager
 def broker_or_none(place: Path) -> Iterator[LocalBroker | None]:
-    """Give a broker; None, with a word on why, where none can be had."""
+    """Return a broker; None, after a message with the reason, where none can run."""
     with contextlib.ExitStack() as stack:
         try:
             broker = LocalBroker.start(place)

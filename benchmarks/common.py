@@ -1,4 +1,4 @@
-"""What all benchmarks share: arguments, facts about the machine, medians, the result file."""
+"""Code that all benchmarks share: arguments, facts about the machine, medians, the result file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def arguments(description: str, *, repeats: int) -> argparse.ArgumentParser:
-    """Make the parser of ``--quick``, ``--json FILE`` and ``--repeats N``."""
+    """Return the parser of ``--quick``, ``--json FILE`` and ``--repeats N``."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a small form, under a minute")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to this file")
@@ -30,12 +30,12 @@ def arguments(description: str, *, repeats: int) -> argparse.ArgumentParser:
 
 
 def repeats_of(options: argparse.Namespace) -> int:
-    """Give how often each variant runs."""
+    """Return the number of runs of each variant."""
     return max(1, options.repeats or (1 if options.quick else options.usual_repeats))
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine, without naming it."""
+    """Describe the machine, without its name."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
@@ -47,14 +47,14 @@ def machine() -> dict[str, Any]:
 
 
 def spark_version() -> str:
-    """Give the version of PySpark."""
+    """Return the version of PySpark."""
     import pyspark
 
     return str(pyspark.__version__)
 
 
 def commit() -> str:
-    """Give the commit, with a plus where the checkout has been changed; 'unknown' outside of one."""
+    """Return the commit, with a plus where the checkout has been changed; 'unknown' outside of a checkout."""
     try:
         head = _git("rev-parse", "--short=12", "HEAD")
         return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
@@ -63,7 +63,7 @@ def commit() -> str:
 
 
 def proposal(plan: DeploymentPlan, store: str) -> Proposal:
-    """Hold a plan against what a store has; the client of that store can apply what this gives."""
+    """Compare a plan with the store's deployment; the client of that store can apply the returned proposal."""
     from headwater.app.client import Client, PlanRequest
 
     request = PlanRequest(dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment)
@@ -71,25 +71,25 @@ def proposal(plan: DeploymentPlan, store: str) -> Proposal:
 
 
 def want(plan: DeploymentPlan, store: str) -> int:
-    """Store that a plan is wanted; give the version of that desired state."""
+    """Store a plan as the desired state; return its version."""
     from headwater.app.client import Client
 
     return Client(store).apply(proposal(plan, store))
 
 
 def middle(values: Sequence[float], digits: int = 3) -> float:
-    """Give the median, rounded."""
+    """Return the median, rounded."""
     return round(median(values), digits)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Give the smallest value that at least this share of the values does not exceed."""
+    """Return the smallest value that at least this share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, -(-round(len(ordered) * share * 1000) // 1000) - 1))]
 
 
 def write_result(file: Path | None, result: Mapping[str, Any], *, facts: Mapping[str, Any]) -> None:
-    """Write the result with where it comes from, in one step."""
+    """Write the result with its origin, in one step."""
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_name(f".{file.name}.part")
@@ -98,7 +98,7 @@ def write_result(file: Path | None, result: Mapping[str, Any], *, facts: Mapping
 
 
 def facts(*, quick: bool) -> dict[str, Any]:
-    """Give what every result carries; call it before the work, since it holds the load."""
+    """Return the facts that every result carries; call it before the work, since it contains the load."""
     return {"machine": machine(), "spark": spark_version(), "commit": commit(), "quick": quick}
 
 

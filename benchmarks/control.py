@@ -1,12 +1,12 @@
 """The controller with many zones and deployments, over simulated nodes of which one in a hundred hangs.
 
-Store, planner and controller are the real ones; a node is an object in memory that does at once what it is
-told. For each number of zones, in a process of its own:
+Store, planner and controller are the real ones; a node is an object in memory that executes each order at
+once. For each number of zones, in a process of its own:
 
 - ``plan_s``: to plan a dataflow whose locations are those of all zones;
 - ``poll_round_s``: a round of polls of all nodes, from its start until all reports are stored;
 - ``change_begins_s``: from storing a desired state to the first order to a node, for deployments without a
-  node that hangs, while the others are polled;
+  node that hangs, while the other nodes are polled;
 - ``idle_cores``: processor time over time while nothing changes, simulated nodes included: of one round of polls and
   the pause after it; of a long pause, a part is measured;
 - ``rss_mb``: resident memory.
@@ -52,19 +52,19 @@ from headwater.plan.steps import Incarnation, incarnation, unit_statuses_of
 SIZES = (10, 100, 1_000, 10_000)
 PER_SITE = 9
 HANGS = 100
-"""One node in so many hangs."""
+"""One node in this number hangs."""
 HOLDER = "benchmark"
 """Holder of the lease while deployments are stored."""
 LONGEST = 900.0
-"""Seconds that any wait may last."""
+"""The time limit of every wait, in seconds."""
 HURRIED = 0.1
 """Seconds between two rounds of polls, except where the idle controller is measured."""
 PAUSE, PAUSE_QUICK = 30.0, 5.0
-"""Seconds of a pause between two rounds that are measured at most."""
+"""The longest measured part of a pause between two rounds, in seconds."""
 
 
 def continuum(zones: int) -> Continuum:
-    """Make a cloud, and sites with up to nine edge zones each; every edge zone has a location of its own."""
+    """Return a cloud, and sites with up to nine edge zones each; every edge zone has a location of its own."""
     found: dict[str, object] = {"C1": {"layer": "cloud", "hosts": {"vm": {"n_cpu": 16}}}}
     site = 0
     while len(found) < zones:
@@ -83,7 +83,7 @@ def continuum(zones: int) -> Continuum:
 
 
 def dataflow(name: str, locations: Sequence[str], least: float = 1.0) -> Dataflow:
-    """Filter at the edge, count by window at sites, put together in the cloud."""
+    """Return a dataflow: filter at the edge, count by window at sites, combine in the cloud."""
     builder = hw.flow(name, locations=list(locations))
     rows = builder.read.csv("in/{location}", "id int, ts timestamp, v double", location_as="location")
     low = rows.with_watermark("ts", "1 second").where(f"v > {least}").named("low").to_layer("site")
@@ -93,7 +93,7 @@ def dataflow(name: str, locations: Sequence[str], least: float = 1.0) -> Dataflo
 
 
 class World:
-    """The nodes: what runs on each, when each was asked, and the first order of each deployment since a reset."""
+    """The nodes: the running units and the poll times of each, and the first order of each deployment since a reset."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, SimulatedZone] = {}
@@ -102,11 +102,11 @@ class World:
         self.orders: dict[str, float] = {}
 
     def open(self, node: Node, stamps: TakeStamp) -> SimulatedZone:
-        """Give the port of a node."""
+        """Return the port of a node."""
         return self.zone(node.name)
 
     def zone(self, node: str) -> SimulatedZone:
-        """Give a node by its name."""
+        """Return a node by its name."""
         return self.nodes.setdefault(node, SimulatedZone(node, self))
 
     def wait_if_hung(self, node: str) -> None:
@@ -116,7 +116,7 @@ class World:
 
 
 class SimulatedZone:
-    """A node that does at once what it is told, as ``headwater.plan.port.NodePort`` has it."""
+    """A node that executes each order at once, as a ``headwater.plan.port.NodePort``."""
 
     def __init__(self, name: str, world: World) -> None:
         self.name, self._world = name, world
@@ -131,7 +131,7 @@ class SimulatedZone:
         return self._units.setdefault(spec.deployment, {})
 
     def report(self) -> NodeReport:
-        """Give what runs here."""
+        """Return the report of this node."""
         self._world.wait_if_hung(self.name)
         for name, units in self._units.items():
             if name not in self._progress:
@@ -161,7 +161,7 @@ class SimulatedZone:
         self._order(spec).pop(incarnation(spec.unit), None)
 
     def drained(self, spec: UnitSpec) -> bool:
-        """Tell that all is read."""
+        """Report that all is read."""
         self._order(spec)
         return True
 
@@ -174,7 +174,7 @@ class SimulatedZone:
         self._order(spec)
 
     def save(self, spec: UnitSpec) -> tuple[int, int]:
-        """Tell that nothing was kept."""
+        """Report that nothing was kept."""
         self._order(spec)
         return 0, 0
 
@@ -193,7 +193,7 @@ class SimulatedZone:
         return True
 
     def progress(self, deployment: str) -> Progress:
-        """Give how far a deployment is here."""
+        """Return the progress of a deployment here."""
         return self.report().progress.get(deployment, Progress(seconds=1.0))
 
 
@@ -216,7 +216,7 @@ def measure(zones: int, *, repeats: int, quick: bool) -> dict[str, Any]:
 
 
 def _planned(flow: Dataflow, many: Continuum) -> float:
-    """Give the seconds that it takes to propose a plan; each time of a continuum that was just read."""
+    """Return the seconds that it takes to propose a plan; each time of a continuum that was just read."""
     fresh = Continuum.from_data(many.to_data())
     begun = time.monotonic()
     Client("no-store-here.db").propose(PlanRequest(dataflow=flow, continuum=fresh))
@@ -276,7 +276,7 @@ def _plan(many: Continuum, name: str, at: Sequence[str], least: float = 1.0) -> 
 def _changes(
     store: Store, world: World, many: Continuum, places: Mapping[str, Sequence[str]], times: int
 ) -> list[float]:
-    """Change deployments that have no node that hangs, one after the other; give when each begins."""
+    """Change deployments without a node that hangs, one after the other; return when each begins."""
     free = []
     for name in places:
         plan = store.active_plan(name)

@@ -1,4 +1,4 @@
-"""How soon the dashboard shows what there is, in a real browser: few zones beside very many.
+"""Measure the dashboard's delay in a real browser: few zones beside very many.
 
 A page is ready when the map has drawn all zones and the browser has painted it. An update takes from the
 commit of new figures to the store until the browser has painted them; drawing is counted besides.
@@ -57,7 +57,7 @@ def _opened(page: Page, url: str, zones: int) -> float:
 
 
 def measure(driver: Playwright, place: Path, size: str, repeats: int, updates: int) -> dict[str, Any]:
-    """Open the map with a cold and a warm cache; let figures come of one dataflow, and of all at once."""
+    """Open the map with a cold and a warm cache; measure updates of one dataflow, and of all at once."""
     zones, dataflows = SIZES[size]
     place.mkdir()
     server = Server(place, free_port(), ("--idle",))
@@ -71,7 +71,7 @@ def measure(driver: Playwright, place: Path, size: str, repeats: int, updates: i
         for n in range(repeats):
             with _page(driver, place / f"profile{n}") as page:
                 first = _opened(page, server.url, zones)
-                if n or repeats == 1:  # the first visitor of all waits for the server's first look, too
+                if n or repeats == 1:  # the first visitor of all waits for the server's first snapshot, too
                     cold.append(first)
                 warm.append(_opened(page, server.url, zones))
                 for k in range(updates):

@@ -1,4 +1,4 @@
-"""The Kafka channel against Spark's own Kafka source, which reads one JSON record per row.
+"""Compare the Kafka channel with Spark's own Kafka source, which reads one JSON record per row.
 
 Real Spark queries on one warmed server, the variants in turn: ``channel`` is a Kafka channel, ``records`` the
 transactional Kafka sink into four partitions, read with read_committed by Spark's Kafka source, ``spark sink``
@@ -54,7 +54,7 @@ SETTLE = 4.0  # seconds of the feed that are not measured
 
 
 class Bench:
-    """One place, one Spark, one broker; topics are numbered as they are made."""
+    """One directory, one Spark, one broker; topics are numbered in the order of their creation."""
 
     def __init__(self, place: Path, endpoint: LocalEndpoint, broker: LocalBroker) -> None:
         self.place, self.broker = place, broker
@@ -62,7 +62,7 @@ class Bench:
         self._count = 0
 
     def topic(self, variant: str) -> dict[str, Any]:
-        """Describe a new topic: a log, or records."""
+        """Return the description of a new topic: a log, or records."""
         self._count += 1
         name = f"bench-{self._count}"
         home = self.place / name
@@ -74,7 +74,7 @@ class Bench:
         return {"kind": variant, "topic": name, "settings": settings, "id": name, "path": str(home)}
 
     def source(self, spec: dict[str, Any], limit: int | None = None) -> DataFrame:
-        """Read a topic as a stream, at most about ``limit`` rows a batch."""
+        """Return a topic as a stream, at most about ``limit`` rows a batch."""
         from pyspark.sql import functions as F
 
         reader = self.session.readStream.name("rows")
@@ -130,16 +130,16 @@ class Bench:
         check("read, by time,", found["ts"], rows - 1)
 
     def stored(self, spec: dict[str, Any]) -> int:
-        """Give the bytes of a topic on the broker's disk."""
+        """Return the bytes of a topic on the broker's disk."""
         return sum(file.stat().st_size for file in self.broker.directory.glob(f"data/{spec['topic']}-[0-9]/*.log"))
 
     def clocks(self) -> dict[str, float]:
-        """Read the clock, and the processor times of the broker and of all else here."""
+        """Return the clock, and the processor times of the broker and of all other processes here."""
         broker = sum(psutil.Process(self.broker.process.pid).cpu_times()[:2])
         return {"s": time.monotonic(), "cpu_s": cpu_seconds() + time.process_time() - broker, "broker_cpu_s": broker}
 
     def hops(self, variant: str, seconds: float) -> list[float]:
-        """Feed a filelog, copy it through a topic into another; give how old each batch's newest row was there."""
+        """Feed a filelog, copy it through a topic into another; return the age of each batch's newest row there."""
         first, last = ({"kind": "filelog", "path": str(self.place / f"log-{self._count}-{n}")} for n in range(2))
         topic = self.topic(variant)
         feed, end = open_log(first), open_log(last)
@@ -168,7 +168,7 @@ class Bench:
 
 
 def rows_of(first: int, count: int, time_: int, step: int) -> pa.Table:
-    """Make rows that do not compress to nothing, from ``time_`` in microseconds on."""
+    """Return rows that compress badly, from ``time_`` in microseconds on."""
     i = np.arange(first, first + count, dtype="int64")
     ts = pa.array(time_ + step * i).cast(pa.timestamp("us", tz="UTC"))
     k = pa.array([f"sensor-{n % 97}" for n in i])

@@ -1,10 +1,10 @@
-"""What it costs to measure: whole dataflows with and without it, in turn, on one warmed server.
+"""Measure the cost of measuring: whole dataflows with and without it, in turn, on one warmed server.
 
-Measured, a deployment counts its operators' rows inside Spark, and a thread asks, as often as an agent
-does, how far its units are and what their processes take. Three dataflows over files, which have begun
+With measuring, a deployment counts its operators' rows inside Spark, and a thread polls it, as often as
+an agent does, for its units' progress and the load of their processes. Three dataflows over files, which have begun
 before anything counts, take most rows at once and some more in small batches: that of ``examples/taxi``
 (filters at the edge, windows in the cloud), that of the demo (windows at the edge), and one that does
-nothing but what is the dearest to count: filters around an explode, with little to do for each row.
+only the work that is the most expensive to count: filters around an explode, with little to do for each row.
 
     python -m benchmarks.measuring [--quick] [--json FILE] [--repeats N]
 """
@@ -56,14 +56,14 @@ zones:
   E1: {layer: edge, locations: [L1]}
 """
 HOST = hw.Continuum.from_text(ONE).root.hosts[0]
-"""What this machine is called by a meter; what it measures does not depend on it."""
+"""The name of this machine in a meter; the measurements do not depend on it."""
 
 
-# ---------------------------------------------------------------- the dataflows and what they read
+# ---------------------------------------------------------------- the dataflows and their input
 
 
 def trips(rows: int, rng: np.random.Generator) -> pa.Table:
-    """Make taxi trips in the order of their ends, over two hours, most of them within the grid."""
+    """Return taxi trips in the order of their ends, over two hours, most of them within the grid."""
     end = np.sort(rng.integers(0, 7200, rows))
     spots = rng.normal((-73.98, 40.75), 0.05, (30, 2)).round(6)
     spot: dict[str, np.ndarray] = {}
@@ -90,14 +90,14 @@ def trips(rows: int, rng: np.random.Generator) -> pa.Table:
 
 
 def readings(rows: int, rng: np.random.Generator) -> pa.Table:
-    """Make readings of fifty machines over four days; some are not plausible."""
+    """Return readings of fifty machines over four days; some are not plausible."""
     at = np.arange(rows) * (4 * 86_400) // rows
     machine = np.char.add("m", (np.arange(rows) % 50).astype(str))
     return pa.table({"machine": machine, "ts": _text(at), "temperature": rng.uniform(-60, 150, rows).round(3)})
 
 
 def numbers(rows: int, rng: np.random.Generator) -> pa.Table:
-    """Make rows that cost nothing to read."""
+    """Return rows that are cheap to read."""
     return pa.table({"i": rng.permutation(rows)})
 
 
@@ -106,7 +106,7 @@ def _text(seconds: np.ndarray) -> np.ndarray:
 
 
 def exploded(data: str) -> hw.Dataflow:
-    """Build what does little but filter and explode."""
+    """Build a dataflow that does little but filter and explode."""
     f = hw.flow("exploded", locations=["L1"])
     rows = f.read.parquet(f"{data}/{{location}}", "i bigint").where("i % 10 > 0").named("most")
     rows = rows.explode("array(i, i + 1)", "j").named("twice")
@@ -153,7 +153,7 @@ def write_input(kind: Kind, store: Path, rows: int, *, trickle: int, text: bool)
 
 @dataclass(frozen=True)
 class Run:
-    """Seconds, and seconds of a core: for the bulk of the rows, and for one small batch after the other."""
+    """Seconds, and seconds of a core: for the bulk of the rows, and for small batches one after the other."""
 
     seconds: float
     cpu: float
@@ -163,7 +163,7 @@ class Run:
 
 
 def run(endpoint: LocalEndpoint, kind: Kind, store: Path, directory: Path, *, measure: bool) -> Run:
-    """Let a deployment begin with some rows, and then take most at once and the rest in small batches."""
+    """Start a deployment with some rows, then release most rows at once and the rest in small batches."""
     data = directory / "in"
     place = data / kind.location
     place.mkdir(parents=True)
@@ -184,7 +184,7 @@ def run(endpoint: LocalEndpoint, kind: Kind, store: Path, directory: Path, *, me
 
 
 def _taken(deployment: LocalRun, place: Path, batches: list[list[Path]]) -> tuple[float, float]:
-    """Give files to a deployment, batch after batch; tell in what time they were through."""
+    """Release files to a deployment, batch after batch; return the time until they were processed."""
     cpu, begun = cpu_seconds() + time.process_time(), time.monotonic()
     for files in batches:
         for file in files:
@@ -215,7 +215,7 @@ def _looked_at(deployment: LocalRun, endpoint: LocalEndpoint) -> Iterator[None]:
 
 
 def look_ms(endpoint: LocalEndpoint) -> float:
-    """Measure a look at the processes of a Spark, in milliseconds."""
+    """Measure one poll of a Spark's processes, in milliseconds."""
     meter, took = Meter(HOST, endpoint), []
     for _ in range(20):
         begun = time.perf_counter()

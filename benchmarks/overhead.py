@@ -1,10 +1,10 @@
-"""What Headwater costs over plain Spark: throughput of one pipeline in three forms, latency of two hops.
+"""Compare Headwater with plain Spark: throughput of one pipeline in three forms, latency of two hops.
 
 The pipeline is that of the FlowUnits paper: O1 keeps every third row, O2 averages ten rows of a key
 in order, O3 counts Collatz steps and keeps the small ones. It runs as one hand-written Structured
 Streaming query, as one Headwater unit, and as three units joined by filelogs; side by side on one
-warmed server, with the same limit of files per batch and the same trigger. Every result is held
-against one computed with numpy before any figure is printed.
+warmed server, with the same limit of files per batch and the same trigger. Every result is compared
+with one computed with numpy before any figure is printed.
 
     python -m benchmarks.overhead [--quick] [--json FILE] [--repeats N]
 """
@@ -56,7 +56,7 @@ FAST = "0 seconds"  # of the latency's units
 RATE, EVERY = 2_500, 0.2  # rows a second, seconds between two files
 
 
-# ---------------------------------------------------------------- input and what must come out
+# ---------------------------------------------------------------- input and expected output
 
 
 def write_rows(directory: Path, rows: int) -> None:
@@ -71,7 +71,7 @@ def write_rows(directory: Path, rows: int) -> None:
 
 
 def written(directory: Path) -> pa.Table:
-    """Read back what a variant's sink has written."""
+    """Return the rows in a variant's sink."""
     return pipeline.written([f for f in directory.rglob("*.parquet") if ".headwater" not in f.parts])
 
 
@@ -79,7 +79,7 @@ def written(directory: Path) -> pa.Table:
 
 
 def plain_frame(spark: SparkSession, source: Path) -> DataFrame:
-    """Write the pipeline as one would without Headwater."""
+    """Return the pipeline as a user would write it without Headwater."""
     rows = (
         spark.readStream.name("rows")
         .schema(SCHEMA)
@@ -103,7 +103,7 @@ def plain_frame(spark: SparkSession, source: Path) -> DataFrame:
 
 @dataclass(frozen=True)
 class Run:
-    """How long a variant took, and where Spark says the time of its batches went."""
+    """The duration of a variant, and the phases of its batches as Spark reports them."""
 
     seconds: float
     batches: dict[str, dict[str, float]]
@@ -128,7 +128,7 @@ def run_plain(endpoint: LocalEndpoint, source: Path, directory: Path) -> Run:
 
 
 def flow(source: Path, out: Path) -> hw.Dataflow:
-    """Write the pipeline for Headwater."""
+    """Return the pipeline for Headwater."""
     f = hw.flow("flowunits", locations=["L1"])
     rows = f.read.files(str(source), SCHEMA, format="parquet", maxFilesPerTrigger=str(FILES_PER_BATCH))
     means = (
@@ -144,7 +144,7 @@ def flow(source: Path, out: Path) -> hw.Dataflow:
 
 
 def run_units(shape: str) -> Callable[[LocalEndpoint, Path, Path], Run]:
-    """Give the run of the pipeline as one unit, or as the three that its layers make."""
+    """Run the pipeline as one unit, or as the three that its layers make."""
 
     def run(endpoint: LocalEndpoint, source: Path, directory: Path) -> Run:
         begun = time.monotonic()
@@ -191,7 +191,7 @@ def throughput(endpoint: LocalEndpoint, place: Path, sizes: list[int], repeats: 
         write_rows(place / f"rows-{rows}", rows)
     names = list(VARIANTS)
     wanted = results(0, warm)
-    for name in names:  # the server's code and workers are warm before anything counts
+    for name in names:  # the server's code and workers are warm before the measurement
         _once(endpoint, name, place, warm, wanted)
     for rows in sizes:
         wanted = results(0, rows)
@@ -224,7 +224,7 @@ def _once(endpoint: LocalEndpoint, name: str, place: Path, rows: int, wanted: pa
 
 
 def feed(directory: str, stop: Event) -> None:
-    """Write a small file every 200 ms; each row carries the time of its birth (a process of its own)."""
+    """Write a small file every 200 ms; each row carries its creation time (runs in a separate process)."""
     count, per_file = 0, round(RATE * EVERY)
     due = time.time() + EVERY
     while not stop.is_set():
@@ -239,7 +239,7 @@ def feed(directory: str, stop: Event) -> None:
 
 
 def two_hops(source: Path) -> DeploymentPlan:
-    """Plan a row's way from edge over site to cloud, with nothing on it that waits."""
+    """Plan a row's path from edge over site to cloud, without an operator that waits."""
     f = hw.flow("twohops", locations=["L1"])
     rows = f.read.parquet(str(source), "i bigint, ingested double").where("i >= 0")
     site = rows.to_layer("site").with_columns(twice="2 * i")
@@ -248,7 +248,7 @@ def two_hops(source: Path) -> DeploymentPlan:
 
 
 def latency(endpoint: LocalEndpoint, place: Path, *, seconds: float, trigger: str) -> dict[str, Any]:
-    """Measure from the birth of each batch's newest row to the publication of that batch in the cloud."""
+    """Measure from the creation of each batch's newest row to the publication of that batch in the cloud."""
     source = place / f"feed-{trigger.replace(' ', '')}"
     source.mkdir()
     plan = two_hops(source)

@@ -1,4 +1,4 @@
-"""The pipeline of the FlowUnits paper, for every benchmark that runs it, and what must come out of it.
+"""The pipeline of the FlowUnits paper, for every benchmark that runs it, and its expected output.
 
 O1 keeps every third of the rows ``i``, O2 averages ten rows of a key ``i % 10`` in order, O3 counts
 Collatz steps of the average and keeps the small ones.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SIZE = 10  # rows of a count window
-STEPS = 100  # O3 keeps what needs fewer
+STEPS = 100  # O3 keeps averages with fewer steps
 LIMIT = 200  # steps after which counting ends
 
 # The same text for plain Spark and Headwater.
@@ -70,7 +70,7 @@ class Averages(StatefulProcessor):
 
 
 def results(first: int, rows: int) -> pa.Table:
-    """Compute, without Spark, what comes out for ``i = first .. first + rows - 1``."""
+    """Compute the output for ``i = first .. first + rows - 1`` without Spark."""
     every = np.arange(first, first + rows, dtype="int64")
     kept = every[every % 3 == 0]
     keys, means = [], []
@@ -98,7 +98,7 @@ def _steps(n: int) -> int:
 
 
 def written(files: list[Path], columns: tuple[str, ...] = ()) -> pa.Table:
-    """Read back what a variant's sink has written, in a comparable order; `columns` are further keys."""
+    """Return the rows in a variant's sink, in a comparable order; `columns` are further keys."""
     schema = pa.schema([("key", pa.int64()), ("mean", pa.float64()), ("steps", pa.int32())])
     for name in columns:
         schema = schema.append(pa.field(name, pa.string()))
@@ -107,13 +107,13 @@ def written(files: list[Path], columns: tuple[str, ...] = ()) -> pa.Table:
 
 
 def ordered(table: pa.Table) -> pa.Table:
-    """Bring rows into one order, so that equal multisets are equal tables."""
+    """Sort rows, so that equal multisets are equal tables."""
     names = ["key", "mean", *(n for n in table.column_names if n not in ("key", "mean", "steps"))]
     return table.select([*names, "steps"]).sort_by([(name, "ascending") for name in names])
 
 
 def check(variant: str, got: pa.Table, wanted: pa.Table) -> None:
-    """End the benchmark when a variant's result is not the right one."""
+    """End the benchmark if a variant's result is wrong."""
     if got.num_rows != wanted.num_rows:
         sys.exit(f"{variant}: {got.num_rows} rows instead of {wanted.num_rows}")
     for name in wanted.column_names:

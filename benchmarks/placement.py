@@ -1,8 +1,8 @@
-"""Place the paper's applications on the paper's networks by every strategy: how fast, how well, how often.
+"""Place the paper's applications on the paper's networks by every strategy; measure time, quality and success.
 
 Networks of Table 3 and one of 1,000,000 hosts, applications of up to 50 operators drawn by Table 4, in two
-sets of units. Each answer is checked against all constraints, and held against the least that any placement
-could have. The index of a network is made once and timed apart.
+sets of units. Each placement is checked against all constraints, and compared with the lower bound of all
+placements. The index of a network is made once and timed apart.
 
     python -m benchmarks.placement --json FILE --plot docs/placement.png
 """
@@ -37,11 +37,11 @@ GRAPHS = common.ROOT.parent / "shared" / "workloads" / "placement_graphs"
 MOST = 50
 """Operators."""
 RUNS, LONG_MS = 3, 100.0
-"""Runs of a strategy on a problem, of which the median counts; no more of them after so many milliseconds."""
+"""Runs of a strategy on a problem, of which the median counts; no further run starts after these milliseconds."""
 
 
 def graphs() -> dict[str, tuple[Stream, ...]]:
-    """Read the graphs of the paper's authors; where they are not, draw as many of the same sizes."""
+    """Read the graphs of the paper's authors; if they are absent, draw as many of the same sizes."""
     found = {path.stem: generate.read_graph(path.read_text()) for path in sorted(GRAPHS.glob("*.json"))}
     found = {name: graph for name, graph in found.items() if len({o for e in graph for o in e}) <= MOST}
     if found:
@@ -56,7 +56,7 @@ def graphs() -> dict[str, tuple[Stream, ...]]:
 def rows(
     sizes: Sequence[tuple[int, int, int]], units: Sequence[str], seeds: int, console: Console
 ) -> Iterator[dict[str, Any]]:
-    """Solve everything; give a row for each solution or failure."""
+    """Solve all problems; return a row for each solution or failure."""
     every = graphs()
     for preset in units:
         for size in sizes:
@@ -77,7 +77,7 @@ def rows(
 
 
 def network(size: tuple[int, int, int], seed: int, units: str) -> tuple[Topology, float]:
-    """Draw a network and make its index; give the milliseconds of the latter."""
+    """Draw a network and make its index; return the milliseconds of the latter."""
     clouds, sites, devices = size
     topology = generate.network(sites, devices, clouds, seed=seed, units=units)
     begun = time.perf_counter()
@@ -100,7 +100,7 @@ def _solved(problem: Problem, case: Mapping[str, Any], index_ms: float) -> Itera
         found = None
         times: list[float] = []
         while len(times) < RUNS and sum(times) < LONG_MS:
-            # What is derived once for a problem is no part of a strategy's time, nor is the collector's turn.
+            # Values derived once for a problem do not count in a strategy's time, nor does garbage collection.
             fresh = Problem(problem.topology, problem.application)
             gc.disable()
             begun = time.perf_counter()
@@ -133,7 +133,7 @@ def _derive(application: Application) -> None:
 
 
 def summary(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Give, per preset and class of network, each strategy's time, AL, distance to the bound and failures."""
+    """Return, per preset and class of network, each strategy's time, AL, distance to the bound and failures."""
     told = []
     for preset in dict.fromkeys(r["preset"] for r in found):
         for label, most, least in CLASSES:
@@ -185,7 +185,7 @@ def _gap(done: Sequence[Mapping[str, Any]]) -> float | None:
 def _below(
     done: Sequence[Mapping[str, Any]], by_case: Mapping[tuple[Any, ...], Mapping[str, Any]], other: str
 ) -> dict[str, float] | None:
-    """Give how far AL is below another strategy's: of the means over cases, and the mean over cases."""
+    """Return how far AL is below another strategy's: of the means over cases, and the mean over cases."""
     pairs = [
         (r["al_without_window_s"], by_case[key]["al_without_window_s"])
         for r in done
@@ -261,7 +261,7 @@ def main() -> None:
 
 
 def _warm_up() -> None:
-    """Let loops be compiled before anything is timed."""
+    """Compile loops before the measurements."""
     problem = generate.problem(generate.series_parallel(10, seed=0), (10, 100, 300), seed=0)
     for strategy in STRATEGIES:
         solve(problem, strategy)

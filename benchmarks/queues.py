@@ -1,8 +1,8 @@
-"""Hold the placement model's queues against a simulation event by event, and see where they mislead.
+"""Compare the placement model's queues with a simulation event by event, and find where they mislead.
 
 Placements of the paper's kind of applications are simulated: as the model has it (each operator and stream
 with a server of its own, Poisson arrivals, exponential service), and with each of these assumptions dropped.
-What hosts and queues take is compared apart from the latency of links, beside which it vanishes.
+The time in hosts and queues is compared without the latency of links, which is far larger.
 
     python -m benchmarks.queues --json FILE
 """
@@ -36,7 +36,7 @@ STRATEGIES = ("optimal", "aels_rp_la", "aels")
 
 
 def rows(seeds: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """Simulate placements of drawn problems in every world."""
+    """Simulate placements of drawn problems under every set of assumptions."""
     for preset in ("phys", "paper"):
         for seed in range(seeds):
             graph = generate.series_parallel(20, seed=seed, sources=2, sinks=4)
@@ -56,7 +56,7 @@ def rows(seeds: int, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def _compared(problem: Problem, answer: Answer, seen: QueueResult) -> dict[str, float]:
-    """Give AL, its queues and its windows as modelled and seen, of all that events came to in that time."""
+    """Return AL, its queues and its windows, modelled and simulated, of the operators that events reached in time."""
     application, cost = problem.application, answer.evaluation
     silent = tuple(replace(operator, size=0.0) for operator in application.operators)
     quiet = replace(problem, application=Application(silent, application.streams))
@@ -84,7 +84,7 @@ def _compared(problem: Problem, answer: Answer, seen: QueueResult) -> dict[str, 
 
 
 def summary(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Give, per preset and world, what is seen as a multiple of what the model says: median, least, most."""
+    """Return, per preset and world, the simulated figure as a multiple of the model's: median, least, most."""
     told = []
     for preset in dict.fromkeys(r["preset"] for r in found):
         for world in WORLDS:

@@ -68,7 +68,7 @@ def steps(shared: Sequence[Shared], seed: int, repeats: int, split: Split) -> li
 
 
 def warm_up() -> None:
-    """Compile what is compiled, so that it is not a part of decisions."""
+    """Compile the compiled functions, so that compilation is not a part of decisions."""
     for app in APPS:
         problem = fog.problem(app, DEVICES[5], seed=1, cloud="vm")
         for name in SCHEDULERS:
@@ -76,7 +76,7 @@ def warm_up() -> None:
 
 
 def rows(repeats: int, networks: int, settings: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Run everything; give every decision."""
+    """Run everything; return every decision."""
     for setting in settings:
         cloud, span, split = SETTINGS[setting]
         for network in range(networks):
@@ -109,7 +109,7 @@ def _told(score: Score) -> dict[str, Any]:
 
 
 def by_level(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Give means over the repetitions and networks."""
+    """Return means over the repetitions and networks."""
     groups: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
     for row in found:
         groups.setdefault((row["scheduler"], row["setting"], row["app"], row["level"]), []).append(row)
@@ -124,7 +124,7 @@ def by_level(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def overall(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Give each scheduler's figures over all levels, and RU beside aTSOO-H's where both succeed."""
+    """Return each scheduler's figures over all levels, and RU beside aTSOO-H's where both succeed."""
     told = []
     for setting in dict.fromkeys(r["setting"] for r in found):
         own = [r for r in found if r["setting"] == setting]
@@ -155,7 +155,7 @@ def _case(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def against_all(problems: int) -> dict[str, int]:
-    """Hold the exact scheduler against every selection, on networks small enough for that."""
+    """Compare the exact scheduler with every selection, on networks small enough for that."""
     missed = dearer = feasible = 0
     for seed in range(problems):
         app, total = APPS[seed % 2], DEVICES[seed % len(DEVICES)]
@@ -200,7 +200,7 @@ def show(told: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]],
 
 
 def success(levels: Sequence[Mapping[str, Any]], setting: str, scheduler: str) -> list[float]:
-    """Give the success of both applications together at each level."""
+    """Return the success of both applications together at each level."""
     own = [r for r in levels if (r["setting"], r["scheduler"]) == (setting, scheduler)]
     return [
         statistics.fmean(r["success"] for r in own if r["level"] == level)

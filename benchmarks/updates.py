@@ -1,9 +1,9 @@
-"""A running deployment is changed and harmed: what restarts, how long others stand still, what is lost.
+"""Change and damage a running deployment; measure restarts, pauses of other units, and lost rows.
 
 Readings flow at some rate into edge zones while a location is added, the model in the cloud is
 replaced, the link of a zone is cut for a while, and every process (Spark and agent of every zone, the
-controller) is killed once. In the end all input is used up, and the sink is held against one Spark
-batch run over the same files.
+controller) is killed once. In the end all input is used up, and the sink is compared with one
+Spark batch run over the same files.
 
     python -m benchmarks.updates --json FILE
 """
@@ -53,7 +53,7 @@ PATIENCE = 300.0
 
 
 def continuum(addresses: dict[str, str]) -> str:
-    """Write the zones as YAML."""
+    """Return the zones as YAML."""
     layers = {"C": "cloud", "S": "site", "E": "edge"}
     lines = ["name: updates", "layers: [edge, site, cloud]", "zones:"]
     for zone, parent in PARENTS.items():
@@ -85,7 +85,7 @@ class World:
         self.store = str(place / "store.db")
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._closing = threading.Event()
-        # What systemd would do in the field: whoever is gone is started again.
+        # Restart each process that has ended, as systemd would do in the field.
         self._keeper = threading.Thread(target=self._keep, daemon=True)
 
     def start(self) -> None:
@@ -114,11 +114,11 @@ class World:
                     self._start(name)
 
     def wire(self, zone: str) -> Wire:
-        """Give a way to a zone that no cut link is in."""
+        """Return a direct connection to a zone, which a cut link does not interrupt."""
         return Wire(f"127.0.0.1:{self._ports[zone]}", Credentials(self.environment[TOKEN_ENV]))
 
     def client(self, zone: str) -> AgentClient:
-        """Give what asks a zone, by such a way."""
+        """Return a client of a zone, over such a connection."""
         wire = self.wire(zone)
         return AgentClient(zone, lambda call, body, seconds: wire.ask(call, body, seconds=seconds))
 
@@ -134,7 +134,7 @@ class World:
                 os.killpg(endpoint.pid, signal.SIGKILL)
 
     def command(self, *words: str, **settings: str) -> None:
-        """Run a command of headwater; raise when it fails."""
+        """Run a command of headwater; raise if it fails."""
         environment = {**self.environment, **settings}
         done = subprocess.run(
             [sys.executable, "-m", "headwater", *words, "--store", self.store],
@@ -171,7 +171,7 @@ class World:
 
 
 class Feed(threading.Thread):
-    """Write readings of now, at a rate for each location that is on."""
+    """Write readings with the present time, at a rate for each location that is on."""
 
     def __init__(self, place: Path, rate: int) -> None:
         super().__init__(daemon=True)
@@ -193,7 +193,7 @@ class Feed(threading.Thread):
             self._over.wait(max(0.0, due - time.monotonic()))
 
     def end(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._over.set()
         self.join()
 
@@ -214,7 +214,7 @@ class Feed(threading.Thread):
 
 @dataclass
 class Seen:
-    """What was seen of a unit: which query it is, its newest batch, and when that changed last."""
+    """The last observation of a unit: its query, its newest batch, and when that changed last."""
 
     run: str = ""
     batch: int = -1
@@ -223,7 +223,7 @@ class Seen:
 
 
 class Watch(threading.Thread):
-    """Look at all units all the time."""
+    """Polls all units continuously."""
 
     def __init__(self, world: World) -> None:
         super().__init__(daemon=True)
@@ -261,30 +261,30 @@ class Watch(threading.Thread):
             seen.run = unit.run or seen.run
 
     def snapshot(self) -> dict[str, str]:
-        """Begin an event: give each unit's query, and forget the gaps so far."""
+        """Begin an event: return each unit's query, and forget the gaps so far."""
         with self._lock:
             for seen in self.units.values():
                 seen.gap, seen.since = 0.0, time.monotonic()
             return {unit: seen.run for unit, seen in self.units.items()}
 
     def restarted(self, before: Mapping[str, str]) -> list[str]:
-        """Name the units whose query is another one than before."""
+        """Return the units whose query has changed."""
         with self._lock:
             return sorted(u for u, run in before.items() if self.units[u].run != run)
 
     def longest(self, units: set[str]) -> float:
-        """Give the longest time between two batches of any of these units since the event began."""
+        """Return the longest time between two batches of any of these units since the event began."""
         now = time.monotonic()
         with self._lock:
             return max((max(s.gap, now - s.since) for u, s in self.units.items() if u in units), default=0.0)
 
     def all_moving(self, units: set[str], marks: dict[str, int]) -> bool:
-        """Tell whether every unit has done batches since."""
+        """Return whether every unit has done batches since."""
         with self._lock:
             return all(self.units[u].batch != marks[u] for u in units)
 
     def batches(self) -> dict[str, int]:
-        """Give each unit's newest batch."""
+        """Return each unit's newest batch."""
         with self._lock:
             return {u: s.batch for u, s in self.units.items()}
 
@@ -294,7 +294,7 @@ class Watch(threading.Thread):
 
 
 def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
-    """Run it all; give the result in its shape."""
+    """Run the benchmark; return the result in its shape."""
     world = World(place)
     for location in LOCATIONS.values():
         (place / "in" / location).mkdir(parents=True)
@@ -306,7 +306,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     def event(name: str, act: Callable[[], None], expected: set[str], affected: set[str] | None = None) -> None:
         before = watch.snapshot()
         act()
-        # A batch that was done just before may be told of only now: whoever must restart is waited for.
+        # A batch that was done just before may be reported only now: wait for the units that must restart.
         settle(watch, restarting=expected, before=before)
         restarted = watch.restarted(before)
         others = set(before) - set(restarted) - (affected or set())
@@ -325,7 +325,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
 
         def add() -> None:
             world.apply(everywhere, "1")
-            feed.locations = everywhere  # its readings begin when somebody takes them
+            feed.locations = everywhere  # its readings begin when a unit reads them
 
         event("add L5", add, set())
         event("replace ML", lambda: world.apply(everywhere, "2"), {"verdicts@C1"})
@@ -340,7 +340,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
         event("kill -9 controller", lambda: world.kill("controller"), set())
         zones = ["E1", "S2"] if options.quick else list(PARENTS)
         for zone in zones:
-            # Its own units run on, but nobody can see them meanwhile.
+            # Its own units continue, but no client can poll them meanwhile.
             own = {u for u in watch.snapshot() if u.endswith(f"@{zone}")}
             event(f"kill -9 agent {zone}", partial(world.kill, zone), set(), own)
         for zone in zones:

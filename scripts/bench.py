@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def quick_ones() -> list[str]:
-    """Name the modules and packages that take the arguments of a benchmark."""
+    """Return the modules and packages that take the arguments of a benchmark."""
     place = ROOT / "benchmarks"
     found = {p.stem: p for p in place.glob("*.py") if p.stem != "common"}
     found |= {p.parent.name: p for p in place.glob("*/__main__.py")}

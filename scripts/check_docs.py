@@ -2,9 +2,9 @@
 
 - a relative link must lead to a file, and ``#anchor`` to a heading in it;
 - a path in backticks (``headwater/plan/model.py``) must exist;
-- a module in backticks (``headwater.plan.model``) must be there, and what it names in it;
+- a module in backticks (``headwater.plan.model``) must be there, and so must the names after it;
 - ``make TARGET`` must be a target;
-- ``python`` blocks must parse, and what they import from headwater must be there;
+- ``python`` blocks must parse, and their imports from headwater must be there;
   those with ``>>>`` run as doctests, one after the other per file;
 - ``json`` and ``yaml`` blocks must parse.
 """
@@ -119,7 +119,7 @@ def check_targets(text: str, targets: set[str]) -> Iterator[tuple[int, str]]:
 
 
 def check_python(block: Block) -> Iterator[tuple[int, str]]:
-    """Yield (line, problem) for a block that does not parse or imports what is not there."""
+    """Yield (line, problem) for a block that does not parse or imports a missing name."""
     try:
         tree = ast.parse(block.code)
     except SyntaxError as error:

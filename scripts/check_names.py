@@ -1,7 +1,7 @@
-"""Refuse a class name that is defined twice, and a word in a class name that nobody has agreed on.
+"""Refuse a class name that is defined twice, and a word in a class name that is not agreed on.
 
 A word is agreed on where ``docs/glossary.md`` has it, or ``scripts/words.txt``: plain English, and names that
-others gave. A new term belongs into the glossary, with what it means.
+others gave. A new term belongs into the glossary, with its meaning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORBIDDEN = {"manager", "handler", "helper", "util", "utils", "process", "base"}
 
 
 def classes() -> dict[str, list[str]]:
-    """Give the places where each class of the package is defined, by its name."""
+    """Return the places where each class of the package is defined, by its name."""
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted((ROOT / "headwater").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -28,7 +28,7 @@ def classes() -> dict[str, list[str]]:
 
 
 def words(text: str) -> set[str]:
-    """Give the words of a text, in small letters, each without a plural's s, too."""
+    """Return the words of a text, in lower case, each also without a plural's s."""
     found = {word.lower() for word in re.findall(r"[A-Za-z]+", text)}
     return found | {word.removesuffix("s") for word in found}
 

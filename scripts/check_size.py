@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def tracked_python_files() -> list[Path]:
-    """Return the Python files git knows, or all outside hidden folders when this is no git checkout."""
+    """Return the Python files git knows, or all outside hidden folders if this is no git checkout."""
     try:
         # A checkout owned by another user (a container's mount) is still ours to read.
         listing = subprocess.run(
@@ -28,7 +28,7 @@ def tracked_python_files() -> list[Path]:
 
 
 def main() -> int:
-    """Print each file that is too long. A warning only: a file is one concept, whatever its length."""
+    """Print each file that is too long. A warning only: a file is one concept, of any length."""
     counted = [
         (len((ROOT / path).read_text(encoding="utf-8").splitlines()), path)
         for path in tracked_python_files()

@@ -22,7 +22,7 @@ CONF = {"spark.sql.shuffle.partitions": "1"}
 
 
 def free_port() -> int:
-    """Return a port nobody listens on, of those that no outgoing connection is given.
+    """Return a port without a listener, outside of the range for outgoing connections.
 
     A port of the ephemeral range may be taken by a client before its server binds it, even by a
     client that asks whether that server is up: a connection to itself.
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 def start_endpoint(directory: Path) -> LocalEndpoint:
-    """Start a zone's Spark as the tests want it."""
+    """Start a zone's Spark with the settings of the tests."""
     from headwater.spark.endpoint import LocalEndpoint
 
     root = str(Path(__file__).resolve().parent.parent)
@@ -47,7 +47,7 @@ def start_endpoint(directory: Path) -> LocalEndpoint:
 
 @pytest.fixture(scope="session")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
-    """Give the session's Spark, as a zone's endpoint."""
+    """Yield the session's Spark, as a zone's endpoint."""
     started = start_endpoint(tmp_path_factory.mktemp("spark"))
     try:
         yield started
@@ -57,13 +57,13 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint
 
 @pytest.fixture(scope="session")
 def spark(endpoint: LocalEndpoint) -> SparkSession:
-    """Give a session with Headwater's sources and sink registered."""
+    """Return a session with Headwater's sources and sink registered."""
     return endpoint.session()
 
 
 @contextlib.contextmanager
 def running_broker(directory: Path, **options: Any) -> Iterator[LocalBroker]:
-    """Run a real broker; skip where none can be had, or fail where tests may not be skipped."""
+    """Run a real broker; skip where none can run, or fail where tests may not be skipped."""
     pytest.importorskip("confluent_kafka")
     from headwater.core.errors import Unavailable
     from headwater.spark.broker import LocalBroker
@@ -82,6 +82,6 @@ def running_broker(directory: Path, **options: Any) -> Iterator[LocalBroker]:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """Give a real broker for the session; skip where none can be had."""
+    """Yield a real broker for the session; skip where none can run."""
     with running_broker(tmp_path_factory.mktemp("kafka")) as started:
         yield started

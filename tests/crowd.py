@@ -1,4 +1,4 @@
-"""A store with as many zones and dataflows as a test wants, and what their zones say; no controller."""
+"""A store with any number of zones and dataflows, and the reports of its zones; no controller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PER_SITE = 9
 
 
 def continuum(zones: int) -> Continuum:
-    """Make a cloud, and sites with nine edge zones each; every edge zone has a location of its own."""
+    """Return a cloud, and sites with nine edge zones each; every edge zone has a location of its own."""
     found: dict[str, object] = {"C1": {"layer": "cloud", "hosts": {"vm": {"n_cpu": 16}}}}
     site = 0
     while len(found) < zones:
@@ -62,7 +62,7 @@ def flow(name: str, locations: list[str]) -> Dataflow:
 
 
 def said(plan: DeploymentPlan, seconds: float, seed: int = 0) -> Progress:
-    """Say what units, hosts and links of a plan say ``seconds`` after they began; only lags change."""
+    """Return the reports of a plan's units, hosts and links ``seconds`` after their start; only lags change."""
     draw, now = random.Random(seed), random.Random(f"{seed} {seconds}")
     units, links, hosts = [], [], []
     for unit in plan.units:
@@ -105,7 +105,7 @@ def said(plan: DeploymentPlan, seconds: float, seed: int = 0) -> Progress:
 
 
 def fill(store: Store, zones: int, dataflows: int, *, each: int = 3, samples: int = 4) -> list[DeploymentPlan]:
-    """Put dataflows into a store, each over a few locations, with their zones' newest words."""
+    """Put dataflows into a store, each over a few locations, with their zones' newest reports."""
     world = continuum(zones)
     places = list(world.locations)
     first = build(flow("d0", places[:each]), world)
@@ -139,7 +139,7 @@ def fill(store: Store, zones: int, dataflows: int, *, each: int = 3, samples: in
 
 
 def tell(store: Store, plans: list[DeploymentPlan], seconds: float, *, at: float) -> None:
-    """Let all zones say how far they are: a sample of each dataflow, and a report of each zone."""
+    """Store a sample of each dataflow, and a report of each zone."""
     samples, reports = [], []
     for n, plan in enumerate(plans):
         name, whole = plan.dataflow.name, said(plan, seconds, n)

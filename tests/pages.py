@@ -1,11 +1,11 @@
 """Run the blocks of the docs' pages one after the other, as a reader would.
 
-- a block with ``title="NAME"`` is a file of that name, written when its turn comes;
+- a block with ``title="NAME"`` is a file of that name, written in the order of the blocks;
 - a ``sh`` block is run, all of them in one shell and one directory;
 - a ``text`` block with ``title="output"`` holds lines that the block before it shows, in this order; a line
   of ``...`` stands for any;
-- ``<!-- needs: spark -->`` above a block: it is run where a Spark may start; ``<!-- needs: machines -->``: by
-  nobody.
+- ``<!-- needs: spark -->`` above a block: it runs where a Spark may start; ``<!-- needs: machines -->``: it
+  never runs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Give the blocks of a page, output with the block it is of."""
+    """Return the blocks of a page, each with its output."""
     text, last = page.read_text(encoding="utf-8"), None
     for match in FENCE.finditer(text):
         head = text[match.start() : text.index("\n", match.start())]
@@ -75,7 +75,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def run(pages: Sequence[Path], place: Path, *, having: Collection[str] = (), seconds: float = 540) -> None:
-    """Run the blocks of pages in a directory; raise AssertionError with page and line for what goes wrong."""
+    """Run the blocks of pages in a directory; raise AssertionError with page and line for a failure."""
     found = [b for page in pages for b in blocks(page) if not b.needs or b.needs in having]
     run_blocks([b for b in found if b.file or b.language == "sh"], place, seconds=seconds)
 
@@ -85,7 +85,7 @@ def run_blocks(todo: Sequence[Block], place: Path, *, seconds: float = 60) -> No
     stage = place / ".stage"
     stage.mkdir(parents=True)
     command = f'#!/bin/sh\nexec "{sys.executable}" -c "from headwater.cli import main; main()" "$@"\n'
-    (stage / "headwater").write_text(command)  # whatever is installed: this checkout's code
+    (stage / "headwater").write_text(command)  # this checkout's code, independent of the installed version
     (stage / "headwater").chmod(0o755)
     script = []
     for n, block in enumerate(todo):
@@ -117,7 +117,7 @@ def run_blocks(todo: Sequence[Block], place: Path, *, seconds: float = 60) -> No
             status = shell.wait(seconds)
         except subprocess.TimeoutExpired:
             status = f"nothing in {seconds:.0f} s"
-        finally:  # what the page began beside is ended, too
+        finally:  # processes that the page started in the background are ended, too
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGTERM)
             shell.wait(30)
@@ -132,7 +132,7 @@ def run_blocks(todo: Sequence[Block], place: Path, *, seconds: float = 60) -> No
 
 
 def missing(shows: Sequence[str], said: str) -> str | None:
-    """Give the first line that is not shown behind those before it, however it is spaced.
+    """Return the first line that is not shown after the lines before it; spacing is ignored.
 
     >>> missing(["a  b", "...", "c"], "a b\\nx\\nc"), missing(["c", "a b"], "a b\\nx\\nc")
     (None, 'a b')

@@ -3,7 +3,7 @@
 Each variant is deployed and warmed up once and goes through all cells; then the next one. For each
 run the clock goes from the release of the events at the edges to the last result in the cloud; the
 results are compared with the expected ones before a figure counts. The JSON is written after every
-run. A run that takes too long is noted as failed, and the variant is deployed anew for the next cell.
+run. A run that takes too long counts as failed, and the variant is deployed again for the next cell.
 
     python -m benchmarks.flowunits [--quick] [--json FILE] [--rows N] [--cells 10mbit/0,unlimited/100]
 
@@ -76,7 +76,7 @@ def cells(text: str) -> list[Cell]:
 
 @dataclass
 class Found:
-    """What is known of a variant so far: runs of each cell, and cells in which it failed."""
+    """The state of a variant: runs of each cell, and cells in which it failed."""
 
     runs: dict[Cell, list[dict[str, Any]]] = field(default_factory=dict)
     failed: dict[Cell, str] = field(default_factory=dict)
@@ -84,11 +84,11 @@ class Found:
 
 @dataclass
 class Trial:
-    """One variant on its way through the cells: deployed, warmed up, and anew after a failure."""
+    """One variant on its way through the cells: deployed and warmed up, and again after a failure."""
 
     lab: Lab
     make: Callable[[int], Variant]
-    """Make it for the nth time, with a directory of its own each time."""
+    """Make the variant for the nth time, with a new directory each time."""
     rows: int
     limit: float
     deployed: Variant | None = None
@@ -106,7 +106,7 @@ class Trial:
         return {"seconds": round(seconds, 3), "bytes": bytes_}
 
     def end(self) -> None:
-        """Take it down, over links without limits."""
+        """End the variant, over links without limits."""
         variant, self.deployed = self.deployed, None
         if variant is not None:
             self.lab.set_links(bandwidth=None, delay=0.0)
@@ -138,11 +138,11 @@ class Trial:
 
 
 class NotDeployed(RuntimeFailure):
-    """A variant did not get as far as its first cell: no other cell can do better."""
+    """A variant failed before its first cell: other cells would fail as well."""
 
 
 def run_variant(trial: Trial, wanted: list[Cell], found: Found, *, repeats: int, note: Callable[[], None]) -> None:
-    """Go through the cells, and `note` after each run; after a failure the next cell begins anew."""
+    """Go through the cells, and `note` after each run; after a failure deploy the variant again for the next cell."""
     try:
         for cell in wanted:
             try:
@@ -163,7 +163,7 @@ def run_variant(trial: Trial, wanted: list[Cell], found: Found, *, repeats: int,
 
 
 def summary(found: dict[str, Found], wanted: list[Cell]) -> list[dict[str, Any]]:
-    """Give medians and ratio of each cell, and the runs behind them."""
+    """Return medians and ratio of each cell, and the runs behind them."""
     cells_ = []
     for cell in wanted:
         mine = {name: each.runs[cell] for name, each in found.items() if each.runs.get(cell)}
@@ -183,12 +183,12 @@ def summary(found: dict[str, Found], wanted: list[Cell]) -> list[dict[str, Any]]
 
 
 def say(text: str) -> None:
-    """Tell how far it is."""
+    """Print the progress."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def table(result: dict[str, Any]) -> str:
-    """Show the cells."""
+    """Return the table of the cells."""
     lines = [f"{result['rows']:,} events, seconds (medians of {result['repeats']}), all results right"]
     lines.append(f"{'bandwidth':>10} {'delay':>7} {'headwater':>10} {'stretched':>10} {'ratio':>6}")
     for cell in result["cells"]:
@@ -200,7 +200,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the command line's parser."""
+    """Return the command line's parser."""
     made = common.arguments("One Spark stretched over zones beside Headwater", repeats=3)
     made.add_argument("--rows", type=int, metavar="N", help=f"events a run (default {ROWS}; quick {QUICK_ROWS})")
     made.add_argument("--cells", type=cells, metavar="LIST", help="such as 10mbit/0,unlimited/100")
@@ -230,7 +230,7 @@ def main() -> int:
     }
 
     def note() -> None:
-        """Keep what is known: what comes next may be stopped at any time."""
+        """Store the results so far: a later run may be stopped at any time."""
         result["cells"] = summary(found, wanted)
         common.write_result(options.json, result, facts=facts)
 

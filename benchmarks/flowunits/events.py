@@ -1,4 +1,4 @@
-"""Where events come into being: a server in each edge zone, from which readers pull what they want.
+"""The origin of events: a server in each edge zone, from which readers pull ranges.
 
     python events.py ADDRESS PORT
 
@@ -19,7 +19,7 @@ import numpy as np
 
 REQUEST = struct.Struct("<cqq")  # 'n': how many are there; 'g' LOW HIGH: these, as int64
 COUNT = struct.Struct("<q")
-_SECONDS = 120.0  # longer than any wait that a slow link explains
+_SECONDS = 120.0  # longer than any wait on a slow link
 
 
 class Log:
@@ -33,7 +33,7 @@ class Log:
         self._events = np.concatenate([self._events, np.arange(first, first + count, dtype="<i8")])
 
     def answer(self, kind: bytes, low: int, high: int) -> bytes:
-        """Return what a request asks for."""
+        """Return the answer to a request."""
         events = self._events
         return COUNT.pack(len(events)) if kind == b"n" else events[low:high].tobytes()
 
@@ -59,7 +59,7 @@ class Client:
         self._open: dict[tuple[str, int], socket.socket] = {}
 
     def newest(self, address: str, port: int) -> int:
-        """Return how many events are there."""
+        """Return the number of events on the server."""
         return int(COUNT.unpack(self._ask(address, port, (b"n", 0, 0), COUNT.size))[0])
 
     def get(self, address: str, port: int, low: int, high: int) -> np.ndarray:
@@ -83,7 +83,7 @@ class Client:
                 have += got
             return answer
         except OSError:
-            self._open.pop(where).close()  # what is left of an answer must not begin the next one
+            self._open.pop(where).close()  # the rest of an answer must not begin the next one
             raise
 
 

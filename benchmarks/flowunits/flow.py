@@ -11,7 +11,7 @@ FILE_ROWS = 50_000
 
 
 def flow(events: str, results: str, *, batch_rows: int) -> hw.Dataflow:
-    """Read the files of a directory that every edge has for itself; write Parquet in the cloud."""
+    """Read the files of a directory on each edge's own disk; write Parquet in the cloud."""
     f = hw.flow("flowunits", locations=list(EDGES.values()))
     files = str(max(1, batch_rows // FILE_ROWS))
     rows = f.read.files(events, SCHEMA, format="parquet", location_as="location", maxFilesPerTrigger=files)

@@ -1,4 +1,4 @@
-"""The figure of the result: how much longer the stretched cluster takes, by bandwidth and delay.
+"""The figure of the result: the stretched cluster's time relative to Headwater's, by bandwidth and delay.
 
 python -m benchmarks.flowunits.heatmap RESULT.json FIGURE.png
 """
@@ -58,7 +58,7 @@ def draw(result: Mapping[str, Any], file: Path) -> None:
 
 
 def draw_from(source: Path, file: Path) -> None:
-    """Write the PNG of a result that was stored."""
+    """Write the PNG of a stored result."""
     draw(json.loads(source.read_text()), file)
 
 

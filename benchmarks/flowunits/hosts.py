@@ -26,7 +26,7 @@ _TAIL = 15
 
 
 class Hosts:
-    """Processes of one variant, by name, and where they keep things below `place`."""
+    """The processes of one variant, by name, and the disks below `place`."""
 
     def __init__(self, variant: str, lab: Lab, place: Path) -> None:
         self.variant, self.lab, self.place = variant, lab, place
@@ -42,7 +42,7 @@ class Hosts:
             (self.directory(zone) / "tmp").mkdir(parents=True, exist_ok=True)
 
     def environment(self, zone: str) -> dict[str, str]:
-        """Return what a process on a host is told: this checkout, Java, and the host's own directories."""
+        """Return the environment of a process on a host: this checkout, Java, and the host's own directories."""
         scratch = str(self.directory(zone) / "tmp")
         return {
             "PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
@@ -86,13 +86,13 @@ class Hosts:
         return process
 
     def check(self) -> None:
-        """Raise when a process has ended."""
+        """Raise if a process has ended."""
         for name, process in self._processes.items():
             if process.poll() is not None:
                 raise self.failure(name, f"{name} has ended with status {process.returncode}")
 
     def finish(self, name: str, seconds: float) -> None:
-        """Wait until a process has ended well, while all others are there."""
+        """Wait until a process has ended with success, while all others run."""
         process = self._processes.pop(name)
         deadline = time.monotonic() + seconds
         while process.poll() is None:
@@ -121,7 +121,7 @@ class Hosts:
         self._processes.clear()
 
     def failure(self, name: str, what: str) -> RuntimeFailure:
-        """Make an error that ends with the last lines of a process's log."""
+        """Return an error that ends with the last lines of a process's log."""
         tail: list[str] = []
         for log in sorted(self.place.glob(f"*/{name}*.log"))[:1]:
             with contextlib.suppress(OSError):

@@ -2,7 +2,7 @@
 
     python storage.py ADDRESS PORT DIRECTORY
 
-A cluster without one cannot keep the state of a streaming query, since executors write it and any
+A cluster without a shared file system cannot keep the state of a streaming query, since executors write it and any
 other executor must be able to read it. Hadoop's own client for it is in PySpark (`webhdfs://`). It
 stands in the cloud zone, as HDFS or an object store would.
 """
@@ -25,7 +25,7 @@ _CHUNK = 1 << 20
 
 
 class Refused(Exception):
-    """A request that is answered by one of Hadoop's exceptions."""
+    """A request that is answered with one of Hadoop's exceptions."""
 
     def __init__(self, status: int, exception: str, message: str) -> None:
         super().__init__(message)
@@ -123,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
         overwrite = "OVERWRITE" in self.query.get("renameoptions", "").upper()
         if not source.exists():
             raise FileNotFoundError(source)
-        # Between looking and renaming nobody else may.
+        # No other request may come between check and renaming.
         with self.server.renames:
             if "renameoptions" not in self.query:
                 target = target / source.name if target.is_dir() else target
@@ -187,7 +187,7 @@ class Handler(BaseHTTPRequestHandler):
             pass
 
     def _body(self) -> Any:
-        """Give the request's body, which may come in chunks."""
+        """Return the request's body, which may come in chunks."""
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             while size := int(self.rfile.readline().split(b";")[0], 16):
                 yield self.rfile.read(size)
@@ -218,7 +218,7 @@ class Storage(ThreadingHTTPServer):
         self.renames = threading.Lock()
 
     def place(self, name: str) -> Path:
-        """Return the file of a name, which may not lead out of the directory."""
+        """Return the file of a name; refuse a name that leads out of the directory."""
         file = (self.directory / name.lstrip("/")).resolve()
         if not file.is_relative_to(self.directory):
             raise Refused(403, "AccessControlException", f"{name} leads out of the file system")

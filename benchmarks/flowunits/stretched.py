@@ -41,7 +41,7 @@ CONF: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     # An instance of each operator on each core, as a cluster that takes all hosts for near would have.
     "spark.sql.shuffle.partitions": str(sum(CORES.values())),
-    # Batches then write what has changed and no snapshot: the least that goes to the file system.
+    # Batches then write only changes and no snapshot: the least traffic to the file system.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -64,7 +64,7 @@ class Stretched:
 
     @property
     def results(self) -> Path:
-        """Return where the driver puts the results, in the cloud."""
+        """Return the directory of the results, in the cloud."""
         return self._hosts.directory(CLOUD) / "results"
 
     def deploy(self) -> None:
@@ -107,7 +107,7 @@ class Stretched:
         self._await_line("driver", driver, '{"query"')
 
     def prepare(self, burst: Burst) -> None:
-        """Nothing: the servers make their events when they happen."""
+        """Do nothing: the servers make events on release."""
 
     def release(self, burst: Burst) -> None:
         """Tell the event servers, by their input and so past the lab's network."""
@@ -118,7 +118,7 @@ class Stretched:
             server.stdin.flush()
 
     def check(self) -> None:
-        """Raise when a process has ended."""
+        """Raise if a process has ended."""
         self._hosts.check()
 
     def teardown(self) -> None:
@@ -154,7 +154,7 @@ class Stretched:
         }
 
     def _await_line(self, name: str, process: subprocess.Popen[Any], begin: str) -> None:
-        """Wait for a line that a process says."""
+        """Wait for a line in a process's output."""
         if name not in self._said:
             said = self._said[name] = queue.Queue()
             threading.Thread(target=_listen, args=(process, said), daemon=True).start()
@@ -170,7 +170,7 @@ class Stretched:
 
 
 def _listen(process: subprocess.Popen[Any], said: queue.Queue[str | None]) -> None:
-    """Pass on what a process says, and None at its end."""
+    """Pass on a process's output, and None at its end."""
     assert process.stdout is not None
     with contextlib.suppress(ValueError):  # closed when the process is ended
         for line in process.stdout:

@@ -27,7 +27,7 @@ _EXECUTORS_SECONDS = 180.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What the variant tells its driver."""
+    """The variant's settings for its driver."""
 
     master: str
     conf: dict[str, str]
@@ -41,7 +41,7 @@ class Settings:
 
 
 def frame(spark: SparkSession, settings: Settings) -> DataFrame:
-    """Write the pipeline as one would for a cluster that spans everything."""
+    """Return the pipeline as a user would write it for a cluster that spans everything."""
     rows = (
         spark.readStream.name("events")
         .format("edge_events")
@@ -65,7 +65,7 @@ def frame(spark: SparkSession, settings: Settings) -> DataFrame:
 
 
 def land(results: Path, table: pa.Table, batch: int) -> None:
-    """Write a batch's results so that they are there as a whole, and once however often it is done."""
+    """Write a batch's results atomically, and once even if it is repeated."""
     if table.num_rows:
         scratch = results / f".{batch:08d}"
         with scratch.open("wb") as file:

@@ -1,6 +1,6 @@
 """Spark's way to the edges' events in the stretched cluster: a source that pulls from event servers.
 
-It does what a broker's connector does: offsets are positions per server, the driver asks each server
+It works like a broker's connector: offsets are positions per server, the driver asks each server
 how far it is, and tasks pull ranges. Spark runs such tasks wherever a core is free; a Python source
 cannot ask for a place, and Kafka's connector does not ask for one near the broker either.
 """

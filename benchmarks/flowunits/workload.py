@@ -1,4 +1,4 @@
-"""What every variant of the experiment does alike: the zones, the events, the clock, the check.
+"""The common part of every variant of the experiment: the zones, the events, the clock, the check.
 
 A variant is deployed once and stays, as streaming jobs do. Then *bursts* of events are released at the
 edges, one after the other, with the network set as wanted in between. The clock runs from the release
@@ -36,11 +36,11 @@ UNIT = 300  # rows of a location that fill whole windows: every third, ten keys,
 BATCH_ROWS = 500_000  # of one location in one batch, at most, in every variant: few batches favour the baseline
 TRIGGER = "0 seconds"  # in every variant: the next batch as soon as there is input
 _POLL = 0.02
-_SETTLE = 1.0  # within which a result too many would show up
+_SETTLE = 1.0  # seconds within which surplus results would show up
 
 
 def continuum_text(at: dict[str, str] | None = None) -> str:
-    """Write the continuum; `at` are the addresses of zone agents, where there are any."""
+    """Return the continuum's text; `at` are the addresses of zone agents, where there are any."""
     rows = [f"  {CLOUD}: {{layer: cloud{_at(at, CLOUD)}}}"]
     for site, below in SITES.items():
         rows.append(f"  {site}: {{layer: site, parent: {CLOUD}{_at(at, site)}}}")
@@ -67,7 +67,7 @@ class Burst:
     rows: int
 
     def share(self, edge: str) -> tuple[int, int]:
-        """Return an edge's first event and how many it has."""
+        """Return an edge's first event and its number of events."""
         each = self.rows // len(EDGES)
         return self.first + list(EDGES).index(edge) * each, each
 
@@ -96,16 +96,16 @@ class Variant(Protocol):
         """Return the cloud's directory where results appear as whole Parquet files, by renaming."""
 
     def deploy(self) -> None:
-        """Start everything and wait until it could take events; raise when it cannot."""
+        """Start everything and wait until it could take events; raise if it cannot."""
 
     def prepare(self, burst: Burst) -> None:
-        """Do what need not be timed."""
+        """Do the work that is not timed."""
 
     def release(self, burst: Burst) -> None:
-        """Let the events happen at the edges."""
+        """Release the events at the edges."""
 
     def check(self) -> None:
-        """Raise RuntimeFailure, with its own words, when something has ended."""
+        """Raise RuntimeFailure, with the process's own message, if a process has ended."""
 
     def teardown(self) -> None:
         """End everything; it may have been deployed in part only."""

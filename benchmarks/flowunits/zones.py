@@ -47,7 +47,7 @@ class Zones:
 
     @property
     def results(self) -> Path:
-        """Return where the dataflow's sink writes, in the cloud."""
+        """Return the directory of the dataflow's sink, in the cloud."""
         return self._hosts.directory(CLOUD) / "results"
 
     @property
@@ -57,7 +57,7 @@ class Zones:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Return where each zone's agent listens."""
+        """Return the addresses at which the zones' agents listen."""
         return {zone: f"{self.lab.address(zone)}:{AGENT_PORT}" for zone in CORES}
 
     def deploy(self) -> None:
@@ -97,11 +97,11 @@ class Zones:
                 file.rename(self._hosts.directory(edge) / "events" / file.name)
 
     def check(self) -> None:
-        """Raise when a process has ended."""
+        """Raise if a process has ended."""
         self._hosts.check()
 
     def teardown(self) -> None:
-        """End the controller, then the agents with their units, then Sparks that an agent has left."""
+        """End the controller, then the agents with their units, then remaining Sparks."""
         self._hosts.end(["apply-C1", "controller-C1"], patience=_STOP_SECONDS)
         for zone in CORES:
             for record in self._agent(zone).glob("spark/*/server.json"):

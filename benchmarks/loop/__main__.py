@@ -1,10 +1,10 @@
-"""How long an SLO is broken while rates, a link and a host change, with and without the closed loop.
+"""Measure how long an SLO is broken while rates, a link and a host change, with and without the closed loop.
 
 An edge with one core and a cloud zone with another are joined by a link of 100 Mbit/s. Trips come at 100,
 800, 2,000 and again 100 a second; then the link drops to 1 Mbit/s, then another job takes half of the edge's
-core. the SLO is that a window's result is there ``--max-latency`` seconds after its last trip. Each
+core. The SLO is that a window's result is there ``--max-latency`` seconds after its last trip. Each
 placement that stays runs through the same course as the one that adapts itself; the best of them is found
-afterwards. In the end every sink is held against one Spark batch run.
+afterwards. In the end every sink is compared with one Spark batch run.
 
     python -m benchmarks.loop --json FILE
 """
@@ -55,7 +55,7 @@ _SETTLE = 20.0
 
 
 def planned(dataflow: Any, addresses: dict[str, str], first_in_cloud: str) -> DeploymentPlan:
-    """Plan the query with its operators in the cloud from one of them on."""
+    """Plan the query; the cloud runs its operators from one of them on."""
     zones = continuum(addresses)
     at = dataflow.order.index(first_in_cloud)
     layers = {o: "edge" if n < at else "cloud" for n, o in enumerate(dataflow.order)}
@@ -64,7 +64,7 @@ def planned(dataflow: Any, addresses: dict[str, str], first_in_cloud: str) -> De
 
 @dataclass
 class Run:
-    """What came of one policy."""
+    """The result of one policy."""
 
     policy: str
     placement: str
@@ -94,7 +94,7 @@ class Trial:
         self._told = 0
         self._stolen: dict[str, float] = {}
         self._dataflow = flow(str(place / "in"), passes)
-        # Where nothing is measured that it would disturb, the batch run's Spark starts beside.
+        # If it does not disturb a measurement, the batch run's Spark starts at the same time.
         self._spark = ThreadPoolExecutor(1).submit(self._batch_spark) if options.quick else None
         self._say: Callable[[str], None] = lambda text: print(text, flush=True)
 
@@ -172,7 +172,7 @@ class Trial:
             self._zones.crowd()
 
     def _pass(self, phase: Phase, errors: dict[str, list[float]]) -> None:
-        """Let a phase go by; hold the model against what is measured in its last third."""
+        """Wait for the end of a phase; compare the model with the measurements of its last third."""
         begun = psutil.cpu_times()
         ends = time.monotonic() + phase.seconds
         while (left := ends - time.monotonic()) > 0:
@@ -195,7 +195,7 @@ class Trial:
             time.sleep(0.2)
 
     def _outputs(self, feed: Feed) -> tuple[list[tuple[float, float]], pa.Table]:
-        """Read the sink: for each window when its trips were all there and when its last row came."""
+        """Read the sink: for each window the time when its trips were all there and when its last row came."""
         (directory,) = (self._place / CLOUD / "deployments" / NAME / "sinks").iterdir()
         log, batches = FileLog(directory), []
         came: dict[datetime, float] = {}
@@ -210,7 +210,7 @@ class Trial:
     def _out(
         self, course: Sequence[Phase], begun: dict[str, float], ended: float, due: list[tuple[float, float]]
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Share the spans in which something was missing out to the phases in which they began."""
+        """Assign the spans with missing output to the phases in which they began."""
         limit = self._options.max_latency
         spans = spans_out([(there, came) for there, came in due if there < ended], limit)
         out, lags = {}, {}
@@ -238,13 +238,13 @@ class Trial:
 
 
 def stolen(before: Any, after: Any) -> float:
-    """Give the share of the machine's processor time that its own host gave to others, where that is told."""
+    """Return the share of processor time that this machine's host gave to others, where it is reported."""
     spent = sum(after) - sum(before)
     return round((getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)) / spent, 3) if spent else 0.0
 
 
 def tuned(place: Path) -> tuple[int, Profile]:
-    """Find how many passes make a heavy operator take ``_WORK_US`` for a trip here; profile the query so."""
+    """Find the passes that make a heavy operator take ``_WORK_US`` for a trip here; profile the query with them."""
     workload.sample(place / LOCATION, 6_000)
     lines = next((place / LOCATION).iterdir()).read_text().splitlines()[:512]
     telemetry = [line.rsplit(",", 1)[1] for line in lines]
@@ -265,7 +265,7 @@ def _micros(telemetry: list[str], passes: int) -> float:
 
 
 def known(file: Path | None, place: Path, *, quick: bool) -> tuple[int, Profile]:
-    """Tune, or take what an earlier run on this machine found; ``quick``: take what may be too little."""
+    """Tune, or use the result of an earlier run on this machine; ``quick``: use a number that may be too small."""
     if quick:
         return _QUICK_PASSES, Profile(dataflow=NAME)
     if file is not None and file.exists():
@@ -279,13 +279,13 @@ def known(file: Path | None, place: Path, *, quick: bool) -> tuple[int, Profile]
 
 
 def policies(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """Say what runs, and with which operator first in the cloud."""
+    """Return the policies, each with its first operator in the cloud."""
     wanted = options.only.split(",") if options.only else [AUTO, *STATIC]
     return [(name, STATIC.get(name, STATIC["small_rows"])) for name in wanted]
 
 
 def result_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """Give the result in its shape, with what helps to understand it."""
+    """Return the result in its shape, with explanatory figures."""
     static = [r for r in runs if r.policy != AUTO]
     rows = [
         {
@@ -309,7 +309,7 @@ def result_of(runs: Sequence[Run]) -> dict[str, Any]:
     errors: dict[str, float | None] = {}
     for kind in ("latency", "load", "bytes"):
         found = [e for r in own for e in r.errors.get(kind, [])]
-        # Without a bound where the model foretells an overload.
+        # Without a bound where the model predicts an overload.
         error = statistics.median(found) if found else math.nan
         errors[kind] = round(error, 3) if math.isfinite(error) else None
         errors[f"{kind}_unbounded"] = round(sum(map(math.isinf, found)) / len(found), 3) if found else None

@@ -1,8 +1,8 @@
-"""Taxi trips with telemetry, the query over them, and what happens to it: rates, the link, another job.
+"""Taxi trips with telemetry, the query over them, and its disturbances: rates, the link, another job.
 
 A trip brings two kilobytes of readings of its vehicle. Two operators work on these: `levels` adds a number
 to them, `rough` makes one number of them, and behind it a trip is small. So at high rates one core cannot do
-both, and over a narrow link only trips go that are small.
+both, and a narrow link carries only small trips.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ZONES = 24
 
 TRIP = "dropoff_datetime timestamp, zone int, fare double, telemetry string"
 CUTS = ("readings", "rough", "in_town", "zones")
-"""Operators from which on all may be in the cloud."""
+"""The operators that may be the first in the cloud."""
 
 
 ROW = "ts timestamp, zone int, fare double"
@@ -42,9 +42,9 @@ _CHUNK = 64  # rows whose readings stay in a processor's cache
 
 
 def smooth(telemetry: Iterable[str], passes: int) -> npt.NDArray[np.int16]:
-    """Take the readings of trips apart; let each be the mean of itself and the one before, again and again.
+    """Decode the readings of trips and smooth them repeatedly: each becomes the mean of itself and the one before.
 
-    Whole numbers, so that it comes to the same in a batch of any size.
+    Uses whole numbers, so that the result is the same in a batch of any size.
     """
     raw = b"".join(base64.b64decode(text) for text in telemetry)
     readings = np.frombuffer(raw, dtype=np.uint8).reshape(-1, TELEMETRY_BYTES).astype(np.int16)
@@ -57,7 +57,7 @@ def smooth(telemetry: Iterable[str], passes: int) -> npt.NDArray[np.int16]:
 
 
 def flow(data: str, passes: int) -> Dataflow:
-    """Build the query; ``passes`` say how much work each of its two heavy operators has with a trip."""
+    """Build the query; ``passes`` is the work of each of its two heavy operators per trip."""
 
     def levels(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -94,7 +94,7 @@ def flow(data: str, passes: int) -> Dataflow:
 
 @dataclass(frozen=True)
 class Phase:
-    """A span of the run: trips a second, and what else is so."""
+    """A span of the run: trips a second, and its disturbances."""
 
     name: str
     seconds: float
@@ -104,7 +104,7 @@ class Phase:
 
 
 def phases(seconds: float, warm: float) -> tuple[Phase, ...]:
-    """Give the course of a run. What comes before the first disturbance counts for nothing: Java warms up."""
+    """Return the phases of a run. The phase before the first disturbance does not count: Java warms up."""
     return (
         Phase("warm", warm, 400),
         Phase("calm", 2 * seconds, 100),
@@ -157,12 +157,12 @@ class Feed(threading.Thread):
         self.rows += count
 
     def end(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._over.set()
         self.join()
 
     def moment(self, event_time: datetime) -> float:
-        """Tell when the trips up to an event time had been written."""
+        """Return the time at which the trips up to an event time had been written."""
         return self.begun + (event_time - START).total_seconds() / SPEED
 
 
@@ -173,7 +173,7 @@ def sample(place: Path, rows: int) -> None:
 
 
 def spans_out(due: Sequence[tuple[float, float]], limit: float) -> list[tuple[float, float]]:
-    """Give the spans in which something was missing, from when each window's rows were all there, and came.
+    """Return the spans with missing output, from the times when each window's rows were complete, and came out.
 
     A window's result is due ``limit`` seconds after its last trip was there.
     """

@@ -38,7 +38,7 @@ while True:
 
 
 def continuum(addresses: dict[str, str]) -> Continuum:
-    """Give the two zones; without addresses, as it is for planning alone."""
+    """Return the two zones; without addresses, for planning alone."""
     at = {zone: f", at: '{address}'" for zone, address in addresses.items()}
     return Continuum.from_text(f"""
 name: loop
@@ -115,7 +115,7 @@ class Zones:
         self._job = self._popen(EDGE, "job", [sys.executable, "-c", _JOB])
 
     def end(self) -> None:
-        """End all that was started."""
+        """End all processes that were started."""
         for process in [p for p in (self._job, *self._started[::-1]) if p is not None]:
             self.lab.end(process)
         for zone in CORES:

@@ -1,4 +1,4 @@
-"""The lab's command line: `check` it, hold one `up` for trying things out, `clean` what a crash has left."""
+"""The lab's command line: `check` it, hold one `up` for experiments, `clean` the remains of a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lab's test of itself: what a link is asked for, beside what TCP gets over it."""
+"""The lab's test of itself: compare the settings of a link with TCP's measurements over it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TRIPS = 15
 
 @dataclass(frozen=True)
 class Measured:
-    """One setting of a link: bit/s and seconds there and back, wanted and measured."""
+    """One setting of a link: bit/s and seconds there and back, set and measured."""
 
     bandwidth: float | None
     delay: float
@@ -45,7 +45,7 @@ class Measured:
 
     @property
     def round_trip(self) -> float:
-        """Return the wanted round trip."""
+        """Return the round trip that is set."""
         return 2 * self.delay
 
 
@@ -67,7 +67,7 @@ class Probe:
         return median(values)
 
     def bandwidth(self, *, warm: float, seconds: float) -> float:
-        """Return what several connections together bring over, in bit/s, after a warm-up."""
+        """Return the bandwidth of several connections together, in bit/s, after a warm-up."""
         client = self.lab.popen(self.client, self._argv("load", _STREAMS, warm, seconds))
         try:
             return sum(float(self._line()) for _ in range(_STREAMS))
@@ -97,16 +97,16 @@ def measure(lab: Lab, cells: Sequence[tuple[float | None, float]], *, seconds: f
     for bandwidth, delay in cells:
         lab.set_link("E1", bandwidth=bandwidth, delay=delay)
         trip = probe.round_trip()
-        # TCP finds out what a long way holds in some twenty round trips.
+        # TCP needs some twenty round trips to find the capacity of a long path.
         warm = 0.5 + 20 * 2 * delay
         found.append(Measured(bandwidth, delay, probe.bandwidth(warm=warm, seconds=seconds), trip))
-        time.sleep(0.3)  # what is still under way does not count for the next
+        time.sleep(0.3)  # bytes still on the way do not count for the next
     probe.close()
     return found
 
 
 def check(*, quick: bool) -> dict[str, Any]:
-    """Build a small lab, measure, and return all there is to know about it."""
+    """Build a small lab, measure it, and return the results."""
     with Lab(Continuum.from_text(CONTINUUM)) as lab:
         found = measure(lab, QUICK if quick else CELLS, seconds=1.5 if quick else 3.0)
         return {
@@ -118,7 +118,7 @@ def check(*, quick: bool) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Show what `check` returned."""
+    """Return the result of `check` as a table."""
     lines = [
         f"delay by {result['delay_by']}; {result['streams']} TCP connections ({result['tcp']})",
         f"{'bandwidth':>12} {'measured':>13} {'of it':>6}   {'round trip':>10} {'measured':>10}",

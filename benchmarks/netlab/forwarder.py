@@ -6,7 +6,7 @@ It says `ready`, takes new delays as lines on its input, and ends with its input
 with it. It imports nothing but the standard library, to start fast.
 
 The devices pass on packets as the kernel has them in memory, up to 64 KiB with one header (GSO), so
-that one read and one write carry forty packets of the wire, and nobody computes checksums.
+that one read and one write carry forty packets of the wire, and no checksums are computed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6 = 0x01, 0x02, 0x04
 CLONE_NEWNET = 0x40000000
 LARGEST = 65536 + 64  # of a packet with its header
-AT_ONCE = 64  # packets read before it is looked after those that are due
+AT_ONCE = 64  # packets read before those that are due are sent
 MOST_BYTES = 256 * 2**20  # on their way in one direction: 2 Gbit/s at one second
 
 
@@ -53,7 +53,7 @@ class Direction:
         self.bytes = 0
 
     def take(self, delay: float) -> None:
-        """Read what is there; one stamp serves the batch, which was read within microseconds."""
+        """Read the waiting packets; one stamp serves the batch, which was read within microseconds."""
         due = time.monotonic() + delay
         if self.waiting:
             due = max(due, self.waiting[-1][0])  # a link keeps the order when its delay shrinks
@@ -68,7 +68,7 @@ class Direction:
             self.bytes += len(packet)
 
     def give(self) -> None:
-        """Write what is due."""
+        """Write the packets that are due."""
         now = time.monotonic()
         while self.waiting and self.waiting[0][0] <= now:
             packet = self.waiting.popleft()[1]

@@ -22,11 +22,11 @@ from headwater.continuum.model import Continuum
 _READY_SECONDS = 20.0
 _STOP_SECONDS = 5.0
 _FORWARDER = Path(__file__).with_name("forwarder.py")
-# Of every zone. Cached metrics of TCP would carry what a link was like over to what it has become.
+# Of every zone. Cached metrics of TCP would carry a link's former properties over.
 _SYSCTL = ("net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.tcp_no_metrics_save=1")
-# Long enough for a window of 64 KiB packets of a connection with a long way.
+# Long enough for a window of 64 KiB packets of a connection over a long path.
 _TUN_QUEUE = "4096"
-KEEP = "keep"  # what it is now
+KEEP = "keep"  # the present setting
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Lab:
 
     def __init__(self, continuum: Continuum, *, name: str | None = None) -> None:
         self.continuum = continuum
-        # The name begins with our process id: so `clean` knows which labs nobody owns any more.
+        # The name begins with our process id: so `clean` finds the labs whose owner has ended.
         self.topology: Topology = plan(continuum, name or f"{os.getpid()}")
         self.netem = False
         self._links: dict[str, LinkNet] = dict(self.topology.links)
@@ -72,7 +72,7 @@ class Lab:
             raise
 
     def stop(self, *, patience: float = _STOP_SECONDS) -> None:
-        """End what runs in the zones, by force after `patience` seconds; remove the lab. May be repeated."""
+        """End the processes in the zones, by force after `patience` seconds; remove the lab. May be repeated."""
         for process in self._processes:
             _signal_group(process, signal.SIGTERM)
         deadline = time.monotonic() + patience
@@ -124,7 +124,7 @@ class Lab:
             self.set_link(lower, bandwidth=bandwidth, delay=delay)
 
     def cut(self, lower: str) -> None:
-        """Let everything vanish that is sent over a link, in both directions and without a word."""
+        """Drop all packets over a link, in both directions and without a notice."""
         link = self.link(lower)
         self._cut.add(lower)
         for namespace, device in self._ends(link):
@@ -162,7 +162,7 @@ class Lab:
         """Start a process in a zone, in a process group of its own; it ends with the lab at the latest.
 
         `hide` are directories that the process and its children see as empty, such as those of
-        other zones: what cannot be seen cannot be used to pass data by.
+        other zones: hidden directories cannot be used to pass data.
         """
         command = ["ip", "netns", "exec", self._namespace(zone)]
         if hide:
@@ -260,7 +260,7 @@ class Lab:
             namespaces.run_all(links.shape(namespace, device, link.bandwidth, netem=netem))
 
     def _route(self, lower: str) -> None:
-        """Send all that goes over a link through the device that it has at the moment."""
+        """Route all traffic over a link through its present device."""
         link = self._links[lower]
         (_, below), (_, above) = self._ends(link)
         for route in self.topology.routes:
@@ -275,7 +275,7 @@ class Lab:
         return bool(link.delay) and not self.netem
 
     def _ends(self, link: LinkNet) -> list[tuple[str, str]]:
-        """Give namespace and device, as in use, of the lower and the upper end."""
+        """Return namespace and device, as in use, of the lower and the upper end."""
         tunnelled = self._tunnelled(link)
         return [(self._namespace(z), _tun(d) if tunnelled else d) for z, d in self._sides(link)]
 

@@ -1,4 +1,4 @@
-"""How a device is made to behave like a link: command lines of `tc`. Pure."""
+"""Command lines of `tc` that make a device behave like a link. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ MTU = 1500
 _HEADER = 14  # of Ethernet, which tbf counts
 # A burst shorter than a timer's tick caps the rate; one much longer lets small transfers go unshaped.
 BURST_SECONDS = 0.005
-# What waits in front of a full link: enough for TCP to fill it, as in common routers.
+# The queue of a full link: enough for TCP to fill it, as in common routers.
 QUEUE_SECONDS = 0.05
 _NETEM_PACKETS = 200_000  # on their way; the default of 1000 would drop at 1 Gbit/s and 100 ms
 
@@ -28,9 +28,9 @@ def queue(bandwidth: float) -> int:
 
 
 def shape(namespace: str, device: str, bandwidth: float | None, *, netem: float = 0.0) -> list[Command]:
-    """Give the commands for a bandwidth (None: unlimited) and, by netem, a delay in seconds.
+    """Return the commands for a bandwidth (None: unlimited) and, by netem, a delay in seconds.
 
-    They replace whatever the device had, a cut included.
+    They replace all former settings of the device, a cut included.
     """
     root = ("tc", "-n", namespace, "qdisc", "replace", "dev", device)
     commands: list[Command] = []
@@ -46,5 +46,5 @@ def shape(namespace: str, device: str, bandwidth: float | None, *, netem: float 
 
 
 def cut(namespace: str, device: str) -> list[Command]:
-    """Give the command that makes everything sent through the device vanish without a word."""
+    """Return the command that drops all packets of a device without a notice."""
     return [("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "blackhole")]

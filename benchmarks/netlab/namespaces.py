@@ -1,4 +1,4 @@
-"""The kernel's side: run `ip` and `tc`, find out what is there, remove what a lab has left."""
+"""The kernel's side: run `ip` and `tc`, list namespaces, remove the remains of a lab."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _INSTALL = "install iproute2 (Debian, Ubuntu: apt-get install iproute2; Fedora: 
 
 
 class LabError(HeadwaterError):
-    """The lab cannot do what was asked for."""
+    """The lab cannot fulfil a request."""
 
 
 def require() -> None:
-    """Raise Unavailable, with what to do, where a lab cannot be made."""
+    """Raise Unavailable, with a hint, where a lab cannot be made."""
     if not Path("/proc/self/ns/net").exists():
         raise Unavailable(
             "this system has no network namespaces", where="network lab", hint="run it on Linux, or in a VM"
@@ -41,7 +41,7 @@ def require() -> None:
 
 
 def run(command: Sequence[str]) -> str:
-    """Run one command of iproute2 and return what it printed; raise LabError with its own words."""
+    """Run one command of iproute2 and return its output; raise LabError with its error message."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -67,7 +67,7 @@ def existing() -> list[str]:
 
 
 def has_netem(namespace: str) -> bool:
-    """Tell whether this kernel can delay packets by itself; the namespace must exist."""
+    """Return whether this kernel can delay packets by itself; the namespace must exist."""
     try:
         run(["tc", "-n", namespace, "qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1ms"])
     except LabError:
@@ -111,7 +111,7 @@ def remove(namespaces: Sequence[str], *, patience: float = 5.0) -> None:
 
 
 def clean(*, all_labs: bool = False) -> list[str]:
-    """Remove what labs left whose process is gone, or all labs; return the namespaces removed."""
+    """Remove the remains of labs whose process is gone, or of all labs; return the namespaces removed."""
     found = existing()
     gone = [name for name in found if all_labs or not alive(owner(name))]
     remove(gone)
@@ -119,7 +119,7 @@ def clean(*, all_labs: bool = False) -> list[str]:
 
 
 def alive(pid: int | None) -> bool:
-    """Tell whether there is such a process; one that has ended and was not waited for does not count."""
+    """Return whether such a process runs; a process that has ended and was not waited for does not count."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

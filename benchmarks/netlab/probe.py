@@ -57,7 +57,7 @@ def trips(address: str, port: int, count: int) -> list[float]:
 
 
 def load(address: str, port: int, streams: int, warm: float, seconds: float) -> None:
-    """Fill the way with this many connections; the server counts what arrives after the warm-up."""
+    """Fill the path with this many connections; the server counts the bytes that arrive after the warm-up."""
     header = b"l" + f"{warm} {seconds}".ljust(63).encode()
     threads = [threading.Thread(target=_fill, args=(address, port, header)) for _ in range(streams)]
     for thread in threads:
@@ -74,7 +74,7 @@ def _fill(address: str, port: int, header: bytes) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Do what the first word says."""
+    """Execute the command in the first argument."""
     kind, address, port = words[0], words[1], int(words[2])
     if kind == "serve":
         serve(address, port)

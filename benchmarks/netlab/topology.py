@@ -1,6 +1,6 @@
 """The plan of a lab: names, addresses and routes of zones and links. Pure.
 
-A zone has one address, on its loopback device, whatever links it has: so its address stays when a
+A zone has one address, on its loopback device, not on its links: so its address stays when a
 link changes its device. A link is a pair of devices with a /30 of its own.
 """
 
@@ -74,7 +74,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Topology:
-    """All that has to be made for a lab. Links are known by their lower zone."""
+    """All parts of a lab. Links are known by their lower zone."""
 
     zones: Mapping[str, ZoneNet]
     links: Mapping[str, LinkNet]
@@ -100,7 +100,7 @@ def plan(continuum: Continuum, name: str) -> Topology:
 
 
 def namespace(lab: str, zone: str, number: int) -> str:
-    """Name the namespace of a zone; the number keeps names apart that differ in odd characters only.
+    """Return the namespace of a zone; the number distinguishes names that differ in odd characters only.
 
     >>> namespace("42", "E 1", 3)
     'hwlab-42-3-E-1'

@@ -1,4 +1,4 @@
-"""What collaborative reuse saves: tasks, merging times, and cores on Spark.
+"""Measure the savings of collaborative reuse: tasks, merging times, and cores on Spark.
 
 python -m benchmarks.reuse --json FILE [--only logical|live] [--traces SEQ,RW1,RW2] [--plot FILE.png]
 """

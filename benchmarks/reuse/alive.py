@@ -1,7 +1,7 @@
 """The city's dataflows on Spark, step by step: cores, memory, queries and channels, with and without reuse.
 
-One zone with this machine's cores. Without reuse each dataflow is a deployment of its own, in the same zone
-and the same Spark; with it all are one pool. After every step rows flow for a while, then it is measured.
+One zone with this machine's cores. Without reuse each dataflow is a separate deployment, in the same zone
+and the same Spark; with reuse all are one pool. The measurement begins some time after every step.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ RATE = 10.0  # packs a second of each stream
 ZONE = "cloud"
 _PATIENCE = 300.0
 _WARM = 6
-"""Batches that a query does before it is measured: in the first ones Java compiles."""
+"""Batches of a query before its measurement: Java compiles during the first ones."""
 _BEHIND = 2
 """Triggers that a row may wait where a query keeps up."""
 
 
 def continuum() -> Continuum:
-    """Give the one zone."""
+    """Return a continuum of one zone."""
     return Continuum.from_text(f"""
 name: city
 layers: [cloud]
@@ -71,7 +71,7 @@ class City:
             )
 
     def do(self, what: str, name: str) -> float:
-        """Submit or remove a dataflow; give the seconds until that was done."""
+        """Submit or remove a dataflow; return the seconds until that was done."""
         begun = time.monotonic()
         if what == "submit":
             if self._reuse:
@@ -110,7 +110,7 @@ class City:
         raise RuntimeError(f"{name}: not carried out in {_PATIENCE:.0f} s")
 
     def counts(self) -> dict[str, int]:
-        """Count what is deployed: tasks, queries, channels."""
+        """Count the deployed tasks, queries and channels."""
         tasks = queries = channels = 0
         with stores.existing(self.store) as store:
             for record in store.deployments():
@@ -122,7 +122,7 @@ class City:
         return {"operators": tasks, "queries": queries, "channels": channels}
 
     def settle(self, seconds: float) -> dict[str, float]:
-        """Wait until queries have warmed up and caught up, or so long; tell how old what waits is."""
+        """Wait until queries have warmed up and caught up, or until the limit; return the age of the waiting rows."""
         deadline = time.monotonic() + seconds
         while True:
             units = self._units()
@@ -133,7 +133,7 @@ class City:
             time.sleep(1.0)
 
     def _units(self) -> list[UnitProgress]:
-        """Give what is known of all units that run."""
+        """Return the status of all running units."""
         with stores.existing(self.store) as store:
             return [
                 unit
@@ -155,7 +155,7 @@ class City:
         return {"cores": round(cores, 3), "memory_mb": round(memory / 2**20)}
 
     def _processes(self) -> list[psutil.Process]:
-        """Find the zone's agent, its Spark, and all that these started."""
+        """Return the zone's agent, its Spark, and all their descendants."""
         known: dict[int, psutil.Process] = {}
         for one in psutil.process_iter(["cmdline"]):
             if str(self.place) not in " ".join(one.info["cmdline"] or []):
@@ -177,7 +177,7 @@ class City:
 
 
 def _cpu(processes: list[psutil.Process]) -> dict[psutil.Process, float]:
-    """Give the processor time of each that is still there, in seconds."""
+    """Return the processor time of each process that still runs, in seconds."""
     found = {}
     for one in processes:
         try:
@@ -189,7 +189,7 @@ def _cpu(processes: list[psutil.Process]) -> dict[psutil.Process, float]:
 
 
 def _memory(process: psutil.Process) -> int:
-    """Give a process's memory in bytes, its share of what it has in common with others (Python's workers)."""
+    """Return a process's memory in bytes, with its share of memory that several processes have in common."""
     try:
         return int(process.memory_full_info().pss)
     except psutil.NoSuchProcess:
@@ -207,9 +207,9 @@ def lived(
     trigger: str,
     every: int,
 ) -> dict[str, Any]:
-    """Go through a trace; ``steps``: only the first so many, and then all that is there goes.
+    """Go through a trace; ``steps``: only this number of steps, and then remove all dataflows.
 
-    Cores are measured after every so many steps, where most tasks run, and in the end; each time when queries
+    Cores are measured at regular steps, where most tasks run, and in the end; each time when queries
     have warmed up and caught up, or after ``settle`` seconds.
     """
     city = City(place, reuse=reuse, trigger=trigger)

@@ -35,12 +35,12 @@ FIELDS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     },
     "smart-power-grid": {"energyconsumed": (0.2, 10.0)},
 }  # fmt: skip
-"""For each stream what a pack of it holds, and the range in which values are good."""
+"""For each stream the fields of a pack, and the range in which values are good."""
 _BAD = 0.04  # share of readings out of their range
 
 
 class LinearModel:
-    """What `predict_linear` needs of a fitted model."""
+    """The attributes of a fitted model that `predict_linear` needs."""
 
     coef_ = (0.6,)
     intercept_ = 1.5
@@ -65,14 +65,14 @@ def dataflow(graph: Graph, place: Path) -> Dataflow:
 
 
 def _source_of(graph: Graph, task: str) -> str:
-    """Name the first stream that leads to a task."""
+    """Return the first stream that leads to a task."""
     while inputs := graph.inputs(task):
         task = inputs[0]
     return graph.tasks[task][0].removeprefix("source:")
 
 
 def _together(parents: list[Stream]) -> Stream:
-    """Bring streams to the same columns, and into one."""
+    """Bring streams to the same columns, and merge them."""
     alike = [_alike(parent) for parent in parents]
     return alike[0].union(*alike[1:])
 
@@ -93,7 +93,7 @@ def _alike(stream: Stream) -> Stream:
 
 
 def _tree() -> Any:
-    """Fit a small decision tree to made-up readings; always the same."""
+    """Fit a small decision tree to generated readings; always the same."""
     from sklearn.tree import DecisionTreeClassifier  # type: ignore[import-untyped]
 
     drawn = random.Random(1)
@@ -103,7 +103,7 @@ def _tree() -> Any:
 
 
 def _members() -> iot.Bloom:
-    """Nine of ten devices."""
+    """Return a Bloom filter of nine of ten devices."""
     return iot.Bloom.of([f"device-{n}" for n in range(DEVICES) if n % 10], false_positives=0.01)
 
 
@@ -177,6 +177,6 @@ class Feed(threading.Thread):
         return {"e": entries, "bt": int(at * 1000)}
 
     def end(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._over.set()
         self.join()

@@ -1,4 +1,4 @@
-"""How many tasks run with and without reuse, step by step, and how long merging takes."""
+"""Count tasks with and without reuse, step by step, and measure the time of merging."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNTS = (35, 350, 3_500)
 
 
 def counted(name: str, kind: Trace) -> dict[str, Any]:
-    """Go through a trace; count what runs after each step, and check the model's constraints there."""
+    """Go through a trace; count the running tasks after each step, and check the model's constraints there."""
     graphs = {g.name: g for g in workload(name)}
     shapes = {n: shape(g) for n, g in graphs.items()}
     commons, there, steps = Commons(), set[str](), []
@@ -43,7 +43,7 @@ def counted(name: str, kind: Trace) -> dict[str, Any]:
 
 
 def plot(logical: Sequence[dict[str, Any]], file: Path) -> None:
-    """Draw how many tasks run after each step, with and without reuse: a row a workload, a column a trace."""
+    """Draw the number of running tasks after each step, with and without reuse: a row a workload, a column a trace."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -68,7 +68,7 @@ def plot(logical: Sequence[dict[str, Any]], file: Path) -> None:
 
 
 def merge_ms(count: int, repeats: int) -> dict[str, float]:
-    """Time submitting (with keys) and removing at so many dataflows: copies of the 35, two of each alike."""
+    """Time submitting (with keys) and removing at this number of dataflows: copies of the 35, two of each alike."""
     graphs = workload("opmw35_synth")
     copies = [(graph, copy) for copy in range(-(-count // len(graphs)) + 1) for graph in graphs]
     commons, drawn = Commons(), random.Random(1)
@@ -92,7 +92,7 @@ def merge_ms(count: int, repeats: int) -> dict[str, float]:
 
 
 def result(*, quick: bool) -> dict[str, Any]:
-    """Do all of it; workloads that are not there are left out."""
+    """Run both measurements; workloads that are absent are left out."""
     found: list[dict[str, Any]] = []
     for name in ("riot21", "opmw35_synth", "opmw35"):
         for kind in TRACES:

@@ -1,7 +1,7 @@
-"""Workloads as graphs of tasks, and traces of who comes and goes.
+"""Workloads as graphs of tasks, and traces of their arrivals and departures.
 
 ``riot21`` are 21 dataflows over three streams of a city, ``opmw35_synth`` 35 of the sizes and overlaps of
-scientific workflows. ``opmw35`` are real ones, used where they lie beside the project.
+scientific workflows. ``opmw35`` are real workflows, used if they are beside the project.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _SEEDS: Mapping[Trace, int] = {"SEQ": 1, "RW1": 2, "RW2": 3}
 
 @dataclass(frozen=True)
 class Graph:
-    """One dataflow: for each task its type and configuration, and what feeds what."""
+    """One dataflow: for each task its type and configuration, and the edges between tasks."""
 
     name: str
     tasks: Mapping[str, tuple[str, Any]]
     edges: tuple[tuple[str, str], ...]
 
     def inputs(self, task: str) -> tuple[str, ...]:
-        """Name what feeds a task."""
+        """Return the inputs of a task."""
         return tuple(p for p, c in self.edges if c == task)
 
     @property
     def order(self) -> list[str]:
-        """Name the tasks, inputs first."""
+        """Return the tasks, inputs first."""
         graph: nx.DiGraph[str] = nx.DiGraph()
         graph.add_nodes_from(self.tasks)
         graph.add_edges_from(self.edges)
@@ -50,7 +50,7 @@ class Graph:
 
 
 def workload(name: str) -> list[Graph]:
-    """Read a workload; raise FileNotFoundError for one that is not there."""
+    """Read a workload; raise FileNotFoundError if it is absent."""
     file = _HERE / f"{name}.json"
     if file.exists():
         return [
@@ -69,7 +69,7 @@ def _edges(data: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def shape(graph: Graph, *, name: str | None = None, salt: str = "") -> OperatorShape:
-    """Give a graph by its tasks' keys: type, configuration, all that leads to them; ``salt``: of sources."""
+    """Return a graph by its tasks' keys: type, configuration, all that leads to them; ``salt``: of sources."""
     keys: dict[str, str] = {}
     inputs: dict[str, tuple[str, ...]] = {}
     for task in graph.order:
@@ -83,7 +83,7 @@ def shape(graph: Graph, *, name: str | None = None, salt: str = "") -> OperatorS
 
 
 def trace(name: str, kind: Trace, names: list[str]) -> Iterator[tuple[Literal["submit", "remove"], str]]:
-    """Say who comes and goes, step by step, until nobody is left.
+    """Return the arrivals and departures, step by step, until no dataflow is left.
 
     SEQ: all come, one after the other, then all go. RW: two thirds come, then one comes or goes, a hundred
     times, then all go.

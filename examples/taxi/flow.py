@@ -1,6 +1,6 @@
 """StrIoT's taxi query: the ten top routes of the last minutes, whenever that list changes.
 
-The steps are those of StrIoT's ``examples/taxi`` (after the DEBS 2015 challenge); README.md has what differs.
+The steps are those of StrIoT's ``examples/taxi`` (after the DEBS 2015 challenge); README.md lists the differences.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def latest(state: str | None, row: dict[str, Any]) -> str:
 
 
 def changed(state: str | None, row: dict[str, Any]) -> bool:
-    """Tell whether the routes, in their order, differ from those before; a score alone may change."""
+    """Return whether the routes, in their order, differ from those before; a score alone may change."""
     return state != only_routes(row["top"])
 
 

@@ -65,7 +65,7 @@ Cell = tuple[int, int]
 def trips(
     rows: int, *, seed: int = 1, late: float = 0.0, bad: float = BAD_SHARE, taxis: int = 4630
 ) -> Iterator[list[str]]:
-    """Yield so many trips, each as its 17 texts, in the order of drop-off but for the late ones."""
+    """Yield this number of trips, each as its 17 texts, in the order of drop-off except the late ones."""
     for name, share in (("late", late), ("bad", bad)):
         if not 0 <= share <= 1:
             raise ValueError(f"{name} is {share}: give a share between 0 and 1")
@@ -73,7 +73,7 @@ def trips(
 
 
 def lines(rows: int, *, seed: int = 1, late: float = 0.0, bad: float = BAD_SHARE) -> Iterator[str]:
-    """Yield so many trips as CSV lines without a line end; no value needs quotes."""
+    """Yield this number of trips as CSV lines without a line end; no value needs quotes."""
     return (",".join(trip) for trip in trips(rows, seed=seed, late=late, bad=bad))
 
 

@@ -57,7 +57,7 @@ def lift_of(inputs: Sequence[InputSeen]) -> int | None:
 
 
 class IdleInputs:
-    """What an agent has seen of a unit's inputs since it began to watch the query."""
+    """An agent's observations of a unit's inputs since it began to watch the query."""
 
     def __init__(self) -> None:
         self._begun = self._looked = time.time()

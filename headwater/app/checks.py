@@ -1,4 +1,4 @@
-"""What can be refused of a run before Spark starts, which takes seconds: a finished run, endless input, bad paths."""
+"""Refuse a run before Spark starts, which takes seconds: a finished run, endless input, bad paths."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ FormerOutput = Literal["refuse", "append", "overwrite"]
 
 
 def settle_before_spark(plan: DeploymentPlan, asked: FormerOutput) -> None:
-    """Do what was asked with former output in directories and topics; raise DeploymentError to refuse."""
+    """Execute the request for former output in directories and topics; raise DeploymentError to refuse."""
     from headwater.connectors import filewriter, kafkawriter
 
     if asked != "append":
@@ -42,7 +42,7 @@ def settle_before_spark(plan: DeploymentPlan, asked: FormerOutput) -> None:
 
 
 def settle_with_spark(plan: DeploymentPlan, asked: FormerOutput, spark: SparkSession) -> None:
-    """Do what was asked with former output in tables, which only Spark's drivers reach."""
+    """Execute the request for former output in tables, which only Spark's drivers reach."""
     from headwater.connectors import jdbc
 
     for sink in _sinks(plan):

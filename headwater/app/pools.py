@@ -304,7 +304,7 @@ def grant(
         store.grant(owner, other, what, given=given)
 
 
-# ---------------------------------------------------------------- what all of them check
+# ---------------------------------------------------------------- common checks
 
 
 def _identify(store: StoreReader, owner: str, token: str | None) -> None:

@@ -1,6 +1,6 @@
 """The channel contract: the durable log between two units, independent of its storage.
 
-A channel holds what ONE producing unit instance wrote, as a sequence of *entries*.
+A channel holds the output of ONE producing unit instance, as a sequence of *entries*.
 One committed batch is one entry; entries are numbered from 0, and a *position* is the
 number of the next entry to read, so ``read(a, b)`` gives entries a .. b-1. A batch is in
 the channel once, however often it is retried: (epoch, batch id) identifies it. The epoch counts

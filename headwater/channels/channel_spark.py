@@ -1,7 +1,7 @@
 """Spark streaming source over several channels of any kind, one per upstream zone.
 
 Options of ``headwater_channel``: ``members`` (JSON file, see Members), ``reader`` (id under
-which every log keeps what is unread), ``schema`` (DDL), ``punctuate``, ``max_rows_per_batch``
+which every log keeps unread entries), ``schema`` (DDL), ``punctuate``, ``max_rows_per_batch``
 (soft: every log with new entries gives at least one), ``parallelism`` (maximum tasks per batch),
 ``on_corrupt``, ``at_once``, ``again``, ``lifted`` (idle channels may be lifted).
 

@@ -1,4 +1,4 @@
-"""Open a log by its description, whatever its kind.
+"""Open a log of any kind by its description.
 
 A description is JSON: a path alone is a filelog; otherwise ``{"kind": "filelog", "path": ...}`` or
 ``{"kind": "kafka", "servers": "host:port,...", "topic": ..., "staging": <directory of the writer>,

@@ -1,7 +1,7 @@
 """Segments: the Arrow IPC files of a filelog, written in a task and read back checked.
 
 A segment is one Arrow stream, compressed (lz4 or zstd). Its schema is normalised so that a log means
-the same whatever session wrote it: timestamps with a zone are UTC microseconds, every field
+the same for every session that wrote it: timestamps with a zone are UTC microseconds, every field
 is nullable, no metadata.
 """
 

@@ -1,7 +1,7 @@
 """The bridge from an MQTT topic to a filelog, from which Spark reads.
 
 A message is acknowledged to the broker only when it is durable in the log, in a session that the
-broker keeps: what was not acknowledged is sent again, after a crash as after a lost connection.
+broker keeps: unacknowledged messages are sent again, after a crash as after a lost connection.
 
 Guarantees:
 

@@ -64,12 +64,12 @@ class MemoryReader(DatabaseReader):
         return None if found is None else Profile.model_validate(found)
 
     def learned(self, name: str) -> Learned | None:
-        """Return what the controller has learned of a running deployment; None before that."""
+        """Return the learned costs of a running deployment; None before there are any."""
         found = self._document(name, "learned")
         return None if found is None else load(Learned, found, what="learned costs")
 
     def known(self, name: str) -> Learned:
-        """Return what the controller has learned of a deployment, or its profile before that."""
+        """Return the learned costs of a deployment, or its profile before there are any."""
         return self.learned(name) or Learned(profile=self.profile(name) or Profile(dataflow=name))
 
     def decisions(
@@ -124,7 +124,7 @@ class Memory(MemoryReader, DatabaseWriter):
             _put(connection, name, "profile", profile.model_dump(exclude_none=True), where=self.where)
 
     def keep_learned(self, holder: str, name: str, learned: Learned) -> None:
-        """Store what the controller has learned of a deployment."""
+        """Store the learned costs of a deployment."""
         with self._acting(holder) as connection:
             _put(connection, name, "learned", dump(learned), where=self.where)
 

@@ -1,7 +1,7 @@
 """The closed loop: read measurements, decide, store desired states, and judge the results.
 
-It only reads and writes the store, as a person would; the controller executes its desired states like any other. What
-it has learned and decided is in the store, so the next controller continues there.
+It only reads and writes the store, as a person would; the controller executes its desired states like any other. Its
+measurements and decisions are in the store, so the next controller continues there.
 """
 
 from __future__ import annotations

@@ -144,8 +144,8 @@ class Predicate:
     def unmet(self, capabilities: Mapping[str, Value]) -> str | None:
         """Return why the capabilities do not satisfy this predicate, or None if they do.
 
-        A missing attribute satisfies nothing, `!=` included: what is not
-        declared is unknown, not different.
+        A missing attribute satisfies nothing, `!=` included: an attribute
+        that is not declared is unknown, not different.
         """
         if self.attribute not in capabilities:
             return f"{self.text}: host has no attribute {self.attribute}"

@@ -66,7 +66,7 @@ class Placement:
     def to_data(self) -> list[dict[str, list[str]]]:
         """Return the placement as JSON-able data, grouped by equal hosts.
 
-        Equal placements give equal data, whatever their order of construction.
+        Equal placements give equal data, independent of their order of construction.
         """
         found: dict[tuple[tuple[str, ...], HostNames], list[str]] = {}
         for operator, own in sorted(self._hosts.items()):

@@ -355,7 +355,7 @@ class _Ordering:
             assert unit_status is not None
             return [] if unit.id in self._fed else self._update_inputs(unit, unit_status)
         steps: list[Step] = []
-        again = unit.id in self._stopped  # if only for others to read what it had written
+        again = unit.id in self._stopped  # perhaps only because others must read its former output
         for _, stood in self._statuses_of[unit.id]:
             # `start` adopts a unit that perhaps runs as wanted already.
             if stood.runs and not self._same(unit.id, stood.plan):

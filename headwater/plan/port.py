@@ -174,7 +174,7 @@ class NodePort(Protocol):
         ...
 
     def end(self, deployment: str, unit: str) -> None:
-        """Stop whatever runs under a unit's id."""
+        """Stop the query that runs under a unit's id, if any."""
         ...
 
     def report(self) -> NodeReport:

@@ -99,7 +99,7 @@ class UnitSpec:
 
     @cached_property
     def content(self) -> Mapping[str, Any]:
-        """The content that decides whether the unit must restart: its own computation, whatever its inputs' origin.
+        """The content that decides whether the unit must restart: its own computation, not its inputs' origin.
 
         Names of inner operators count as little as layers: an output is identified by its name and by its
         computation from the unit's inputs.

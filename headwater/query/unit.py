@@ -238,8 +238,8 @@ class UnitCompiler:
     def _by_read(self, id_: str) -> Iterator[DataFrame]:
         """Yield the stream of an operator, split by the reads of sources that it comes from.
 
-        Each part gets a watermark of its own, and Spark takes the least of them: rows of one location are not late
-        because another location is ahead. What is no operator on single rows, or has been read from a channel, is not
+        Each part gets a watermark of its own, and Spark takes their minimum: rows of one location are not late
+        because another location is ahead. Operators on several rows, and rows read from a channel, are not
         split.
         """
         if id_ not in self._flow or not isinstance(self._flow[id_], (sources.Source, ops.Union, *_BY_ROW)):

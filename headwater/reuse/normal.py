@@ -1,7 +1,7 @@
 """Normal form of dataflows: equivalent chains of filters and projections get equal keys. Pure.
 
-Between two other operators, a chain becomes one filter followed by one projection, whatever the names and the
-order of its steps; columns that no later operator uses are dropped. Dataflows that differ only in these have
+Between two other operators, a chain becomes one filter followed by one projection, independent of the names and
+the order of its steps; columns that no later operator uses are dropped. Dataflows that differ only in these have
 equal keys.
 """
 

@@ -2,7 +2,7 @@
 
 Tables 3 and 4 do not fit together as printed, so there are presets. ``phys``, the default, restores the
 factor 1000 that the hosts' MIPS have lost and lets no source fill its LAN; ``paper`` takes both as printed,
-so that half of the operators fit no edge host; ``sim`` is what the authors' simulator computes with.
+so that half of the operators fit no edge host; ``sim`` has the values of the authors' simulator.
 """
 
 from __future__ import annotations

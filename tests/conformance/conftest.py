@@ -22,7 +22,7 @@ KINDS = ("filelog", "kafka")
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """Give a topic's name that no other test has."""
+    """Return the name of a topic that no other test uses."""
     return "".join(c if c.isalnum() else "-" for c in request.node.name)[:200]
 
 
@@ -44,12 +44,12 @@ TS = pa.timestamp("us", tz="UTC")
 
 
 def table(ids: Sequence[int]) -> pa.Table:
-    """Make rows whose event time is their id in seconds."""
+    """Return rows whose event time is their id in seconds."""
     return pa.table({"id": pa.array(ids, pa.int64()), "ts": pa.array([i * 1_000_000 for i in ids], TS)})
 
 
 def ids(channel: Log | FlightLog, start: int | None = None, end: int | None = None) -> list[int]:
-    """Read the ids between two positions."""
+    """Return the ids between two positions."""
     first = channel.earliest() if start is None else start
     last = channel.latest() if end is None else end
     return [i for batch in channel.read(first, last) for i in batch.column("id").to_pylist()]
@@ -57,7 +57,7 @@ def ids(channel: Log | FlightLog, start: int | None = None, end: int | None = No
 
 @pytest.fixture(params=(*KINDS, "flight"))
 def reopen(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterator[Callable[[], Log | FlightLog]]:
-    """Give a function that opens the same channel anew, as another process would."""
+    """Return a function that opens the same channel again, as another process would."""
     if request.param == "flight":
         server = LogServer(
             "127.0.0.1:0",
@@ -74,5 +74,5 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterat
 
 @pytest.fixture
 def channel(reopen: Callable[[], Log | FlightLog]) -> Log | FlightLog:
-    """Give an empty channel."""
+    """Return an empty channel."""
     return reopen()

@@ -1,4 +1,4 @@
-"""Expressions that Headwater and Spark are asked about; they stand one a line in ``expressions/*.sql``."""
+"""Expressions whose types Headwater and Spark are compared on; ``expressions/*.sql`` has one per line."""
 
 from __future__ import annotations
 

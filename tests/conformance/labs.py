@@ -1,4 +1,4 @@
-"""Labs of network namespaces for tests; where none can be made, the test is skipped."""
+"""Labs of network namespaces for tests; the test is skipped where no lab can be made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwater.core.errors import HeadwaterError, Unavailable
 
 @contextmanager
 def running(continuum: str, name: str) -> Iterator[Lab]:
-    """Give a lab of a continuum (YAML); it is removed in the end."""
+    """Yield a lab of a continuum (YAML); remove it afterwards."""
     made = Lab(Continuum.from_text(continuum), name=f"{os.getpid()}-{name}")
     try:
         made.start()

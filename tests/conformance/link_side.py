@@ -1,6 +1,6 @@
 """One side of a real link: ``serve ADDRESS DIRECTORY`` writes logs, ``pull ADDRESS DIRECTORY`` copies them.
 
-The server writes RATE bytes a second, BATCH at a time. The other side prints what its meter says, a
+The server writes RATE bytes a second, BATCH at a time. The other side prints its meter's figures, a
 JSON object a line.
 """
 
@@ -27,13 +27,13 @@ LOGS = ("one", "two")
 
 
 def serve(address: str, place: Path) -> None:
-    """Write the logs, each batch into the next one, for as long as this side lives."""
+    """Write the logs, each batch into the next one, until this process ends."""
     logs = [FileLog(place / name, fsync=False) for name in LOGS]
     for log in logs:
         log.create()
     server = LogServer(address, token="secret", find=lambda name: FileLog(place / name))
     print("ready", flush=True)
-    random = np.random.default_rng(1)  # what cannot be compressed
+    random = np.random.default_rng(1)  # incompressible bytes
     for batch in range(1_000_000):
         log = logs[batch % len(logs)]
         log.append(pa.table({"x": random.integers(0, 2**62, BATCH // 8)}), epoch=1, batch=batch)
@@ -42,7 +42,7 @@ def serve(address: str, place: Path) -> None:
 
 
 def pull(address: str, place: Path) -> None:
-    """Copy the logs and tell four times a second what is seen of the link."""
+    """Copy the logs and print the link's measurements four times a second."""
     meter = LinkMeter()
     for name in LOGS:
         connect = partial(FlightLog, Wire(address, Credentials("secret")), name)

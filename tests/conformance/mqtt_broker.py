@@ -1,6 +1,6 @@
-"""A real MQTT broker (amqtt) in a process of its own: ``python mqtt_broker.py PORT``.
+"""Run a real MQTT broker (amqtt) in a separate process: ``python mqtt_broker.py PORT``.
 
-Takes the user 'probe' with the password 'secret' only. Sessions live until the process ends.
+Accepts only the user 'probe' with the password 'secret'. Sessions live until the process ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The local broker of ``headwater broker``: it outlives the command, and only it is ended."""
+"""The local broker of ``headwater broker``: it outlives the command, and the command ends no other process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .conftest import ids, table
 
 
 def headwater(*words: str, code: int = 0, apart: bool = False) -> Any:
-    """Run ``headwater broker``: here, or in a process of its own."""
+    """Run ``headwater broker``: here, or in a separate process."""
     command = ["broker", *words]
     if apart:
         done = subprocess.run(

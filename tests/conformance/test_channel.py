@@ -1,4 +1,4 @@
-"""What every channel must do, whatever stores it."""
+"""The contract of every kind of channel, independent of its storage."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_only_a_higher_epoch_resumes_an_ended_stream(channel: Channel) -> None:
     channel.end(1)
     with pytest.raises(ChannelError, match="ended the stream"):
         channel.append(table([2]), epoch=1, batch=1)
-    assert not channel.append(table([1]), epoch=1, batch=0)  # a replay is no new batch
+    assert not channel.append(table([1]), epoch=1, batch=0)  # a replay is not a new batch
     channel.fence(2)
     assert channel.stats().ended
     channel.append(table([2]), epoch=2, batch=0)
@@ -122,7 +122,7 @@ def test_entries_go_when_all_readers_are_past_them(channel: Channel, reopen: Reo
     assert channel.earliest() == 0
     channel.advance("slow", 3)
     assert channel.earliest() == 3
-    channel.advance("slow", 2)  # a restarted reader may say less: nothing comes back
+    channel.advance("slow", 2)  # a restarted reader may report a lower position: nothing comes back
     assert (channel.earliest(), ids(channel)) == (3, [3, 4, 5])
     channel.unregister("slow")
     assert reopen().earliest() == 5
@@ -149,7 +149,7 @@ def test_the_frontier_is_known_wherever_a_reader_can_start(channel: Channel, reo
     for position in range(1, 6):
         channel.advance("r", position)
         assert reopen().frontier(position) == (position - 1) * 1_000_000
-    assert channel.frontier(2) is None  # nobody can start there: unknown rather than wrong
+    assert channel.frontier(2) is None  # no reader can start there: unknown rather than wrong
 
 
 def test_backlog_counts_what_each_reader_has_not_read(channel: Channel) -> None:
@@ -196,7 +196,7 @@ def test_another_schema_is_refused(channel: Channel) -> None:
 
 
 def test_a_replaced_writer_that_goes_on_with_the_numbering_repeats_nothing(spec: dict[str, Any]) -> None:
-    """Its predecessor published a batch that Spark had not noted: it comes again, in a higher epoch."""
+    """Its predecessor published a batch that Spark had not recorded: it comes again, in a higher epoch."""
     one, other = ({**spec, "lineage": lineage} for lineage in ("c1", "c2"))
     open_log(one).append(table([1]), epoch=1, batch=0)
     open_log(one).append(table([2]), epoch=1, batch=1)

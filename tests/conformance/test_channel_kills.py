@@ -1,4 +1,4 @@
-"""Writers killed at random moments, and a broker killed under them: every batch is there once, in order."""
+"""Kill writers at random moments, and a broker under them: every batch is there once, in order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def writer(spec: dict[str, Any], epoch: int, first: int, last: int) -> subproces
 
 
 def lines(process: subprocess.Popen[str]) -> Iterator[str]:
-    """Give what a writer says; give up when it says nothing for a minute."""
+    """Yield the lines that a writer prints; give up after a minute without one."""
     assert process.stdout is not None
     while select.select([process.stdout], [], [], 60)[0] and (line := process.stdout.readline()):
         yield line.strip()
@@ -57,7 +57,7 @@ def kill_again_and_again(spec: dict[str, Any], *, kills: int, seed: int) -> tupl
     reader = open_log(spec)
     reader.register("r")
     read: list[int] = []
-    noted, epoch, open_ends = -1, 1, 0  # noted: the last batch that Spark would know to be done
+    noted, epoch, open_ends = -1, 1, 0  # noted: the last batch that Spark would have recorded
     for _ in range(kills):
         process = writer(spec, epoch, noted + 1, noted + 10_000)
         said = lines(process)
@@ -73,7 +73,7 @@ def kill_again_and_again(spec: dict[str, Any], *, kills: int, seed: int) -> tupl
         done = rest[-1] if rest else noted
         tail = open_log(spec).tail()
         in_log = max(tail.counts[1] if tail and tail.counts else -1, done)
-        # Spark notes a batch after its commit, so it may repeat one that the log has.
+        # Spark records a batch after its commit, so it may repeat one that the log has.
         noted = max(noted, min(done, in_log) - chance.randrange(2))
         open_ends += in_log > noted
         epoch += chance.randrange(3) == 0
@@ -120,7 +120,7 @@ def test_writers_killed_many_times(
 
 @pytest.mark.long
 def test_a_broker_killed_in_mid_stream_loses_nothing(tmp_path: Path, topic: str, broker: LocalBroker) -> None:
-    own = LocalBroker.start(tmp_path / "broker")  # ``broker`` says whether there can be one
+    own = LocalBroker.start(tmp_path / "broker")  # ``broker`` tells whether a broker can run here
     spec = spec_of("kafka", tmp_path / "log", topic, own)
     last = 120
     process = writer(spec, 1, 0, last)

@@ -1,4 +1,4 @@
-"""Logs through real Spark: as a source of several writers, and as one outlet among others."""
+"""Logs through real Spark: as a source of several writers, and as one sink among others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WAIT = 60.0
 
 
 class Site:
-    """A place with some logs of one kind, a members file and what a query needs."""
+    """A directory with some logs of one kind, a members file and the settings of a query."""
 
     def __init__(self, root: Path, broker: LocalBroker | None, topic: str) -> None:
         self.root = root
@@ -67,7 +67,7 @@ class Site:
         return {name: str(value) for name, value in values.items()}
 
     def reader(self, **more: object) -> ChannelReader:
-        """Make a reader as a (re)started query would."""
+        """Return a reader as a (re)started query would make it."""
         source = ChannelSource(self.options(**more))
         return source.streamReader(_schema(source))
 
@@ -114,7 +114,7 @@ def test_punctuation_is_the_slowest_members_frontier(site: Site) -> None:
         (lambda: fast.append(table([20]), epoch=1, batch=1), []),  # nothing new about slow
         (lambda: slow.append(table([2]), epoch=1, batch=1), []),  # late rows move nothing
         (lambda: slow.append(table([15]), epoch=1, batch=2), [15]),
-        (lambda: slow.end(1), [20]),  # an ended member holds nobody back
+        (lambda: slow.end(1), [20]),  # an ended member does not hold the watermark back
         (lambda: fast.append(table([30]), epoch=1, batch=2), [30]),
         (lambda: fast.end(1), [END // 1_000_000]),
     ]
@@ -123,7 +123,7 @@ def test_punctuation_is_the_slowest_members_frontier(site: Site) -> None:
         step()
         offsets.append(reader.latestOffset(offsets[-1], ReadAllAvailable()))
         assert rows_of(reader, offsets[-2], offsets[-1])[1] == marks
-    # a restarted query gives every batch again, the same
+    # a restarted query repeats every batch unchanged
     for (_, marks), start, end in zip(steps, offsets, offsets[1:], strict=False):
         assert rows_of(site.reader(punctuate=True), start, end)[1] == marks
     assert rows_of(reader, offsets[0], offsets[-1]) == ([10, 20, 30, 3, 2, 15], [END // 1_000_000])
@@ -139,7 +139,7 @@ def test_an_idle_member_is_lifted(site: Site) -> None:
         (lambda: fast.append(table([20]), epoch=1, batch=1), []),
         (lambda: write_lifts(site.members, {"slow": 7_000_000}), []),  # a lift never falls
         (lambda: slow.append(table([3]), epoch=1, batch=0), []),  # late
-        (lambda: slow.append(table([15]), epoch=1, batch=1), [15]),  # counts again
+        (lambda: slow.append(table([15]), epoch=1, batch=1), [15]),  # is counted again
     ]
     offsets = [reader.initialOffset()]
     for step, marks in steps:
@@ -165,7 +165,7 @@ def test_a_plan_leaves_word_on_when_its_rows_came(site: Site) -> None:
     first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     reader.partitions({"a": 0, "b": 0}, first)
     assert recorded_arrival(site.members, first) == Arrival(times=(9.0, 11.0), rows=True)
-    reader.partitions(first, first)  # nothing new to say
+    reader.partitions(first, first)  # no new rows to record
     a.append(table([3]), epoch=1, batch=1)
     second = reader.latestOffset(first, ReadAllAvailable())
     reader.partitions(first, second)
@@ -220,7 +220,7 @@ def test_a_query_may_begin_at_once_with_nothing_to_read(site: Site) -> None:
     assert reader.latestOffset(empty, ReadAllAvailable()) == {"a": 2}
     assert rows_of(reader, empty, {"a": 2}) == ([2], [2])
     started = site.reader(punctuate=True, at_once=True)
-    assert started.latestOffset(empty, ReadAllAvailable()) == {"a": 2}  # there is something to read
+    assert started.latestOffset(empty, ReadAllAvailable()) == {"a": 2}  # there are rows to read
     assert started.latestOffset({"a": 2}, ReadAllAvailable()) == {"a": 2}
 
 
@@ -381,7 +381,7 @@ def out_log(site: Site) -> dict[str, Any]:
 
 
 def test_rows_pass_through_a_live_query(spark: SparkSession, site: Site) -> None:
-    """Two writers, a third that comes live, the end; then what was read is reclaimed."""
+    """Read two writers, a third that joins while the query runs, and the end; then the read entries are reclaimed."""
     a, b, out = site.log("a"), site.log("b"), site.log("out")
     site.list("a", "b")
     rows = source(spark, site, punctuate=True)
@@ -438,7 +438,7 @@ def test_one_query_feeds_several_outlets(spark: SparkSession, site: Site) -> Non
 
 
 def test_a_restarted_query_loses_and_doubles_nothing(spark: SparkSession, site: Site) -> None:
-    """The second start finds a batch that was published but not noted by Spark."""
+    """The second start finds a batch that was published but not recorded by Spark."""
     a, out = site.log("a"), site.log("out")
     site.list("a")
     for batch in range(4):
@@ -486,7 +486,7 @@ def test_spark_reads_back_what_the_files_outlet_wrote(spark: SparkSession, site:
 
 
 def test_spark_types_survive(spark: SparkSession, site: Site) -> None:
-    """What one zone writes, another reads: nested, decimal, null and zoneless values too."""
+    """One zone writes and another reads nested, decimal, null and zoneless values."""
     site.list("a")
     site.log("a").append(table([1, 2]), epoch=1, batch=0)
     rows = source(spark, site).selectExpr(

@@ -1,4 +1,4 @@
-"""What units tell of their operators' rows and of their state, over several batches of real rows."""
+"""The counts that units report of their operators' rows and of their state, over several batches of real rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BAD = 3
 
 
 def reading(i: int, location: str) -> dict[str, object]:
-    """Make a reading; every seventh does not pass the filter, and they have none to three tags."""
+    """Return a reading; every seventh does not pass the filter, and each has up to three tags."""
     ts = f"2026-01-01T00:{i // 60:02d}:{i % 60:02d}Z"
     v = -1.0 if i % 7 == 0 else 1.0
     return {"id": i, "ts": ts, "k": f"{location}{i % 3}", "v": v, "tags": "abc"[: i % 4]}
@@ -66,7 +66,7 @@ def limits(directory: Path) -> str:
 
 
 def flow(readings: str, top: str, *, split: bool) -> Dataflow:
-    """A filter, an explode, a window, and a join unless the flow is ``split`` over two layers."""
+    """Return a filter, an explode, a window, and a join unless the flow is ``split`` over two layers."""
     f = hw.flow("counted", locations=LOCATIONS)
     each = (
         f.read.json(readings, "id bigint, ts timestamp, k string, v double, tags string", location_as="at")
@@ -109,7 +109,7 @@ def batch_counts(spark: SparkSession, dataflow: Dataflow) -> dict[str, int]:
 def run(
     dataflow: Dataflow, readings: BoundedSource, endpoint: LocalEndpoint, directory: Path, *, split: bool
 ) -> tuple[pa.Table, list[Progress]]:
-    """Run it over all batches; give what came out, and what was seen before the end and at it."""
+    """Run the flow over all batches; return the output, and the counts before the end and at it."""
     continuum = Continuum.from_text(CONTINUUM)
     plan = build(dataflow, continuum, None if split else one_unit(dataflow, continuum))
     deployment = LocalRun(plan, directory, endpoint, settings(measure=True))
@@ -155,7 +155,7 @@ def test_rows_of_operators_are_those_of_a_batch(split: bool, endpoint: LocalEndp
         (unit,) = after.units
         by_location = {o.location: (o.rows_in, o.rows_out) for o in unit.operators if o.location}
         assert by_location == {"L1": (120, 120), "L2": (120 + BAD, 120)}
-    # What the last window and the join keep is given up only when the input has ended.
+    # The last window and the join give up their state only when the input has ended.
     assert sum(u.state_rows for u in before.units) > 0
     assert sum(u.state_bytes for u in before.units) > 0
     assert sum(u.state_rows for u in after.units) == 0

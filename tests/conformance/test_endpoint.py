@@ -1,4 +1,4 @@
-"""A zone's Spark: found again by another process, or run by somebody else."""
+"""A zone's Spark: found again by another process, or run by another owner."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_what_keeps_from_a_server(endpoint: LocalEndpoint, tmp_path: Path) -> No
         nobody.session()
     assert time.monotonic() - begun < 60
     wrong = RemoteEndpoint(f"sc://localhost:{endpoint.port}/", tmp_path, cores=1)
-    with pytest.raises(Unavailable):  # it takes only those who know its token
+    with pytest.raises(Unavailable):  # it accepts only clients that know its token
         wrong.session()
 
 
@@ -162,7 +162,7 @@ def test_nobody_else_is_given_its_port_while_it_starts(tmp_path: Path, monkeypat
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    """Give the address of a standalone cluster: a master, and a worker with two cores."""
+    """Yield the address of a standalone cluster: a master, and a worker with two cores."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -188,7 +188,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.long
 def test_a_standalone_cluster_of_the_zone(cluster: str, tmp_path: Path) -> None:
-    """The law holds where others than the server itself do the work."""
+    """The sinks equal the batch run where executors outside the server do the work."""
     source = BoundedSource(tmp_path / "in", rows(60, seed=5))
     source.release_all()
     root = str(Path(__file__).parents[2])

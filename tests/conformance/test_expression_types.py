@@ -1,4 +1,4 @@
-"""Headwater's types and canonical texts against real Spark's."""
+"""Compare Headwater's types and canonical texts with real Spark's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _pairs() -> list[str]:
 
 
 def _walk(text: str, *, aggregate: bool = False) -> Typed:
-    """Infer also what no column can be, such as intervals."""
+    """Infer also types that no column can have, such as intervals."""
     return Inference(SCHEMA, place="outside" if aggregate else "scalar").walk(parse(text))
 
 
@@ -65,7 +65,7 @@ def rows(spark: SparkSession, empty: DataFrame) -> DataFrame:
 
 
 def _spark_types(frame: DataFrame, texts: Sequence[str]) -> list[DataType | str]:
-    """Ask Spark for many types at once; where it refuses, for each."""
+    """Ask Spark for many types at once; where it refuses, for each alone."""
     try:
         fields = frame.selectExpr(*[f"{t}\n AS e{i}" for i, t in enumerate(texts)]).schema
     except Exception as error:
@@ -114,7 +114,7 @@ def test_aggregate_types(empty: DataFrame) -> None:
 
 
 def test_pairs_of_other_types(empty: DataFrame) -> None:
-    """What Headwater accepts, Spark accepts with the same type."""
+    """Spark accepts every expression that Headwater accepts, with the same type."""
     texts = []
     for left, right in itertools.product((*OTHERS, "a", "d"), OTHERS):
         texts += [f"{left} {o} {right}" for o in ("=", "<", "+", "-", "||")]
@@ -160,14 +160,14 @@ def test_refused_by_both(empty: DataFrame) -> None:
                 accepted.append(f"Spark: {text}")
         except Exception:
             continue
-    # Spark reads these, as alias, query or window: one expression on a stream they are not.
+    # Spark reads these as an alias, a query or a window: they are not one expression on a stream.
     legal = {"a b", "a AND", "(SELECT 1)", "a IN (SELECT 1)", "row_number() OVER (ORDER BY a)"}
     accepted = [a for a in accepted if a.removeprefix("Spark: ") not in legal]
     assert not accepted, "\n".join(accepted)
 
 
 def test_stricter_than_spark(empty: DataFrame) -> None:
-    """These are refused on purpose; what Spark refuses too belongs in the list above."""
+    """These are refused on purpose; an expression that Spark refuses too belongs in the list above."""
     for text in cases.STRICTER:
         with pytest.raises(DataflowError):
             check(text, SCHEMA)
@@ -177,7 +177,7 @@ def test_stricter_than_spark(empty: DataFrame) -> None:
 
 
 def _values(frame: DataFrame, texts: Sequence[str]) -> list[Any]:
-    """Evaluate many expressions; where a run fails, each alone, the failure's class as its value."""
+    """Evaluate many expressions; where a run fails, evaluate each alone, with the failure's class as its value."""
     try:
         found = frame.selectExpr(*[f"CAST({t}\n AS string) AS e{i}" for i, t in enumerate(texts)]).collect()
     except Exception as error:
@@ -235,7 +235,7 @@ def test_needless_parentheses_only_are_dropped(rows: DataFrame) -> None:
 
 
 def test_precedence_is_sparks(rows: DataFrame) -> None:
-    """Chains of operators without parentheses, by chance; a seed gives the same ones each time."""
+    """Draw chains of operators without parentheses; a seed gives the same ones each time."""
     chance = random.Random(20260)
     conditions = [
         "bo",

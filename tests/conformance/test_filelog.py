@@ -1,4 +1,4 @@
-"""What the filelog does beyond the contract: crashes, bounds, corruption."""
+"""The filelog's behaviour beyond the contract: crashes, bounds, corruption."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .conftest import TS, ids, table
 
 
 class Crash(Exception):
-    """Stands for the process ending here."""
+    """Stands for the end of the process at this point."""
 
 
 def crash(*_args: object, **_named: object) -> None:
@@ -177,7 +177,7 @@ def test_an_interrupted_reclaim_is_finished_by_the_next(
 
 
 def bounded(log: FileLog, when_full: WhenFull, *, batches: float = 2.5, timeout: float = 0.3) -> FileLog:
-    """Give the log room for some batches of one row."""
+    """Return a log with room for some batches of one row."""
     log.register("r")
     log.append(table([0]), epoch=1, batch=0)
     size = log.stats().bytes

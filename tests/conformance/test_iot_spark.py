@@ -1,4 +1,4 @@
-"""Tasks over readings that are Spark SQL: they give what Python would."""
+"""Compare the tasks over readings that are Spark SQL with plain Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RANGES = {"temperature": (-10.0, 40.0), "light": (100.0, 900.0)}
 
 
 def packs(place: Path, count: int) -> list[dict[str, Any]]:
-    """Write packs with a reading of each kind, some of them broken; give the readings that they hold."""
+    """Write packs with a reading of each kind, some of them broken; return the readings in them."""
     drawn, lines, found = random.Random(2), [], []
     for n in range(count):
         device, at = f"device-{drawn.randrange(12)}", 1_767_225_600_000 + n * 1_000

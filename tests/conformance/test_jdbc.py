@@ -1,4 +1,4 @@
-"""Tables as the end of a stream: a real database (Derby, part of Spark)."""
+"""Tables as sinks: a real database (Derby, part of Spark)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Table:
         self.files += 1
 
     def run(self, *, checkpoint: str = "checkpoint", **settings: Any) -> None:
-        """Write what there is, one file a batch."""
+        """Write the files that are there, one a batch."""
         reader = self.spark.readStream.name("source").schema(SCHEMA).option("maxFilesPerTrigger", 1)
         query = start_sink(
             self.sink(**settings),
@@ -71,7 +71,7 @@ class Table:
         return [r.id for r in self.rows()]
 
     def uncommit(self, *batches: int, checkpoint: str = "checkpoint") -> None:
-        """Make a checkpoint look as after a crash between the write and Spark's commit."""
+        """Make a checkpoint look as it does after a crash between the write and Spark's commit."""
         for batch in batches:
             for name in (str(batch), f".{batch}.crc"):
                 (self.directory / checkpoint / "commits" / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Channels with a broker that asks for a password over TLS."""
+"""Channels with a broker that requires a password over TLS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USER, PASSWORD = "HEADWATER_TEST_KAFKA_USER", "HEADWATER_TEST_KAFKA_PASSWORD"
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalBroker, Path]]:
-    """Give a broker that takes one user over TLS, and the file of the authority to trust."""
+    """Yield a broker that accepts one user over TLS, and the file of the authority to trust."""
     trustme = pytest.importorskip("trustme")
     from cryptography.hazmat.primitives import serialization
 
@@ -32,7 +32,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalBro
     authority.cert_pem.write_to_path(place / "ca.pem")
     issued = authority.issue_cert("127.0.0.1")
     key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
-    plain = key.private_bytes(  # Kafka reads this form of a key only
+    plain = key.private_bytes(  # Kafka reads a key in this form only
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     chain = b"".join(part.bytes() for part in issued.cert_chain_pems)

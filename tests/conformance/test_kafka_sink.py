@@ -1,4 +1,4 @@
-"""Kafka as the end of a stream: a real broker, writers killed in the middle of transactions."""
+"""Kafka as a sink: a real broker, writers killed in the middle of transactions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def spec(broker: LocalBroker, topic: str, place: Path, **others: Any) -> dict[st
 
 
 def write(config: dict[str, Any], batch: int, *values: str, epoch: int = 1) -> None:
-    """Do what Spark does with a batch: a task writes, then the driver commits."""
+    """Write a batch as Spark does: a task writes, then the driver commits."""
     sink_writer = open_sink_writer(config, epoch)
     task = sink_writer.open()
     task.write(pa.record_batch({"value": list(values), "key": [f"k{v}" for v in values]}))
@@ -76,14 +76,14 @@ def test_a_repeated_batch_is_written_once(broker: LocalBroker, topic: str, tmp_p
     config = spec(broker, topic, tmp_path)
     write(config, 0, "a", "b")
     write(config, 0, "a", "b")
-    write(config, 3, "c")  # batches without rows come to no outlet
+    write(config, 3, "c")  # batches without rows do not reach a sink writer
     write(config, 3, "c")
     assert read(broker, topic) == [("ka", "a"), ("kb", "b"), ("kc", "c")]
     assert not list((tmp_path / "staged").iterdir())
 
 
 def test_a_replaced_writer_repeats_nothing(broker: LocalBroker, topic: str, tmp_path: Path) -> None:
-    """The outlet's id is its checkpoint's: a batch keeps its number whatever the epoch."""
+    """The sink writer's id is its checkpoint's: a batch keeps its number in every epoch."""
     config = spec(broker, topic, tmp_path)
     write(config, 4, "a", epoch=1)
     write(config, 4, "a", epoch=2)
@@ -180,7 +180,7 @@ def test_messages_of_another_run_are_refused(broker: LocalBroker, topic: str, tm
 
 def test_no_broker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafkawriter, "SECONDS", 1.0)
-    away = {"bootstrap.servers": "127.0.0.1:9"}  # nobody listens
+    away = {"bootstrap.servers": "127.0.0.1:9"}  # no broker listens there
     config = {"kind": "kafka", "topic": "t", "id": "x", "path": str(tmp_path), "settings": away}
     with pytest.raises(Unavailable, match=r"no Kafka broker at 127\.0\.0\.1:9"):
         write(config, 0, "a")

@@ -1,4 +1,4 @@
-"""What the log on Kafka does beyond the contract: large segments, many entries, other writers, losses."""
+"""The Kafka log's behaviour beyond the contract: large segments, many entries, other writers, losses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_(spec: dict[str, Any], **more: Any) -> KafkaLog:
 
 
 def as_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget all connections and what is known of the topics."""
+    """Forget all connections and all knowledge of the topics."""
     monkeypatch.setattr(kafkacluster, "_clusters", {})
 
 
@@ -105,7 +105,7 @@ def test_a_writer_of_another_process_shuts_this_one_out(spec: dict[str, Any]) ->
 
 
 def test_two_processes_of_one_epoch_take_turns(spec: dict[str, Any]) -> None:
-    """As Spark's sink and the deployment that marks the end do."""
+    """Alternate two writers, as Spark's sink and the deployment that marks the end do."""
     log = open_(spec)
     log.append(table([1]), epoch=1, batch=0)
     in_another_process(spec, "assert log.fence(1) == (1, 0); log.end(2); log.fence(3)")
@@ -129,7 +129,7 @@ def test_readers_of_several_processes_change_the_table_in_turn(spec: dict[str, A
 
 
 def test_writers_without_transactions_lose_nothing_to_each_other(spec: dict[str, Any]) -> None:
-    """Two at a time take each other's numbers; whose entry does not count writes it anew."""
+    """Two at a time take each other's numbers; a writer whose entry does not count writes it again."""
     code = (
         "import pyarrow as pa, sys\n"
         f"own = {{'delivery': 'at_least_once', 'staging': {spec['staging']!r} + sys.argv[1]}}\n"
@@ -182,7 +182,7 @@ def test_segments_that_are_gone_are_counted_or_stop_the_reader(spec: dict[str, A
         log.append(table([batch] * 5), epoch=1, batch=batch)
     (segment,) = next(log.entries(1, 2)).segments
     assert segment.offsets is not None
-    log._cluster.delete_before(log.topic, {0: segment.offsets[1] + 1})  # as someone's retention might
+    log._cluster.delete_before(log.topic, {0: segment.offsets[1] + 1})  # as a retention limit might do
     strict = open_log(spec, on_corrupt="stop")
     with pytest.raises(ChannelError, match="entry 0 with 5 rows is missing"):
         ids(strict)

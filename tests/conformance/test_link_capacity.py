@@ -1,4 +1,4 @@
-"""What relays tell of a link of the real kernel, while it is throttled and let go again."""
+"""Compare the relays' measurements with a link of the real kernel, while it is throttled and released."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_capacity_follows_the_link(lab: Lab, tmp_path: Path) -> None:
     above = lab.popen("C1", [*argv, "pull", address, str(tmp_path)], **piped)
 
     def until(condition: Callable[[dict[str, Any]], bool]) -> None:
-        """Wait until what is seen at the upper end is so."""
+        """Wait until the measurement at the upper end meets the condition."""
         assert above.stdout is not None
         deadline, seen = time.monotonic() + PATIENCE, None
         for line in above.stdout:

@@ -1,4 +1,4 @@
-"""The MQTT bridge against a real broker."""
+"""Test the MQTT bridge with a real broker."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_messages_are_stored_exactly_and_in_order(broker: Broker, topic: str, br
     )
     (first,) = {t for b in bridges.log.read(0, bridges.log.latest()) for t in b.column("topic").to_pylist()}
     full = [e for e in bridges.log.entries(0, bridges.log.latest()) if e.rows]
-    for entry in full:  # each says when its messages came
+    for entry in full:  # each with the arrival times of its messages
         batches = bridges.log.read(entry.seq, entry.seq + 1)
         came = [t.timestamp() for b in batches for t in b.column("received").to_pylist()]
         assert entry.ingested == (min(came), max(came))

@@ -1,4 +1,4 @@
-"""The network lab on the real kernel: what is asked of links is what processes in the zones get."""
+"""Compare the settings of the network lab's links with the real kernel's traffic between zones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lab() -> Iterator[Lab]:
 
 
 def ping(lab: Lab, start: str, end: str) -> bool:
-    """Tell whether a connection from one zone to another's address is answered at all (here: refused)."""
+    """Return whether a connection from one zone to another's address is answered at all (here: refused)."""
     code = "import socket,sys; s=socket.socket(); s.settimeout(1); sys.exit(s.connect_ex((sys.argv[1], 9)))"
     process = lab.popen(start, [sys.executable, "-I", "-c", code, lab.address(end)])
     return process.wait(15) == 111  # connection refused: the packet went there and back
@@ -81,7 +81,7 @@ def test_processes_end_with_the_lab() -> None:
         made.start()
     except HeadwaterError as reason:
         pytest.skip(str(reason))
-    # It does not listen, and its child does not stay in its group.
+    # It ignores SIGTERM, and its child does not stay in its group.
     script = "trap '' TERM; setsid sleep 600 & echo $!; sleep 600"
     process = made.popen("E1", ["sh", "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

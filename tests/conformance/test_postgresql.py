@@ -1,4 +1,4 @@
-"""The store in a real PostgreSQL, which is started for these tests where it is installed."""
+"""The store in a real PostgreSQL server, which these tests start where it is installed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def programs() -> Path | None:
 
 @pytest.fixture(scope="module")
 def postgresql() -> Iterator[str]:
-    """Give the URL of a server of its own, which takes anyone on loopback."""
+    """Yield the URL of a separate server, which accepts all users on loopback."""
     pytest.importorskip("psycopg")
     bin_ = programs()
     if bin_ is None:

@@ -1,4 +1,4 @@
-"""What operators cost and give, measured on a real Spark."""
+"""Operators' costs and output rates, measured on a real Spark."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_costs_selectivities_and_state_are_measured(endpoint: LocalEndpoint, tmp
     windows = ROWS / 10 / 60
     assert figures["means"].selectivity == pytest.approx(windows * 10 / (0.75 * ROWS), rel=0.05)
     assert figures["means"].state_bytes > 0 == figures["valid"].state_bytes
-    # A loop of 1,000 turns a row in Python takes longer than a filter, whatever else the machine does.
+    # A loop of 1,000 turns per row in Python takes longer than a filter under any other load of the machine.
     assert figures["slow"].cpu_s > 1e-6
     assert figures["slow"].cpu_s > figures["late"].cpu_s
     assert 1 < (figures["valid"].bytes_out or 0) < 100

@@ -1,4 +1,4 @@
-"""Relays: what one zone has written is in the next one, whole and once, whatever the link does."""
+"""Relays: the entries of one zone are in the next one, complete and once, under all conditions of the link."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Zones:
-    """A log in one zone, its replica in another, and what lies between."""
+    """A log in one zone, its replica in another, and the link between them."""
 
     def __init__(self, source: Log, connect: Callable[[], Remote], replica: FileLog, link: CutLink | None) -> None:
         self.source = source
@@ -87,13 +87,13 @@ def zones(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterato
 
 
 def entries(log: Log) -> list[Entry]:
-    """Give what readers see of a log's entries: all but where a kind keeps the bytes."""
+    """Return the entries of a log as readers see them: all fields but the storage details of the kind."""
     found = log.entries(log.earliest(), log.latest())
     return [replace(e, segments=tuple(replace(s, offsets=None) for s in e.segments)) for e in found]
 
 
 def test_a_replica_is_the_same_log(zones: Zones) -> None:
-    zones.source.register("other")  # what the relay has fetched stays, to be compared
+    zones.source.register("other")  # the entries that the relay has fetched stay, for comparison
     zones.source.append(table([1, 2]), epoch=1, batch=0)
     with zones.relay():
         until(zones.caught_up)
@@ -207,7 +207,7 @@ def test_a_link_that_fails_again_and_again(zones: Zones) -> None:
         until(zones.caught_up)
         assert relay.state.up
     assert ids(zones.replica) == list(range(6))
-    # Every byte crossed once, but for chunks that were cut off.
+    # Every byte crossed once, except chunks that were cut off.
     assert relay.state.bytes < zones.source.stats().bytes + 5 * 2**20
 
 
@@ -298,7 +298,7 @@ def test_tls_and_tokens(tmp_path: Path) -> None:
         assert ids(trusted) == [1]
         with pytest.raises(DeploymentError, match="refuses the token"):
             FlightLog(Wire(address, Credentials("wrong", ca)), "log").latest()
-        with pytest.raises(Unavailable):  # in plain, or without trust, there is no talk at all
+        with pytest.raises(Unavailable):  # without encryption, or without trust, there is no exchange at all
             FlightLog(Wire(f"localhost:{server.port}", Credentials("secret")), "log").latest()
         with pytest.raises(Unavailable):
             FlightLog(Wire(address, Credentials("secret")), "log").latest()

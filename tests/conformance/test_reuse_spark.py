@@ -1,4 +1,4 @@
-"""Made-up chains of filters and projections, as one pool: each sink holds what its dataflow gives alone."""
+"""Generated chains of filters and projections, as one pool: each sink equals its dataflow's run alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VALUES = {
 
 
 def condition(drawn: random.Random, numbers: list[str], words: list[str]) -> str:
-    """Write a condition over columns of numbers and of words."""
+    """Draw a condition over columns of numbers and of words."""
     number, value = drawn.choice(numbers), drawn.choice([-2, -1, 0, 0.5, 1, 2])
     more = drawn.choice(numbers)
     parts = [
@@ -51,7 +51,7 @@ def condition(drawn: random.Random, numbers: list[str], words: list[str]) -> str
 
 
 def chain(drawn: random.Random, rows: Stream) -> Stream:
-    """Put one to four filters and projections upon rows."""
+    """Draw one to four filters and projections over rows."""
     numbers, words = ["v", "n"], ["s"]
     for _ in range(drawn.randint(1, 4)):
         if drawn.random() < 0.6:

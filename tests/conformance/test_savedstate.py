@@ -1,4 +1,4 @@
-"""State of a real query in a store that fsspec opens: only what is needed, and nothing of RocksDB's twice."""
+"""State of a real query in a store that fsspec opens: only necessary files, and no file of RocksDB twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "once@E1/key"
 
 
 def ran(spark: Any, place: Path, ids: range, *, batch: int) -> Path:
-    """Let a query that drops duplicates read one more file; give its checkpoint."""
+    """Let a query that drops duplicates read one more file; return its checkpoint."""
     (place / "in").mkdir(exist_ok=True)
     (place / "in" / f"{batch}.json").write_text("".join(json.dumps({"id": i}) + "\n" for i in ids))
     frame = spark.readStream.name("read").schema("id bigint").json(str(place / "in")).dropDuplicates(["id"])

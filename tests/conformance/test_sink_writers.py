@@ -1,4 +1,4 @@
-"""Outlets, without Spark: what a task and the driver side do, and crashes in between."""
+"""Sink writers, without Spark: the task's and the driver's part, and crashes in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .conftest import TS, ids, table
 
 
 def stage(sink_writer: SinkWriter, *tables: pa.Table) -> list[Segment]:
-    """Write each table as one task would."""
+    """Stage each table as one task would."""
     pieces = []
     for rows in tables:
         task = sink_writer.open()
@@ -55,7 +55,7 @@ def json_ids(path: Path) -> list[int]:
 
 
 class Crash(Exception):
-    """Stands for the process ending here."""
+    """Stands for the end of the process at this point."""
 
 
 def crash(*_args: object, **_named: object) -> None:
@@ -111,7 +111,7 @@ def test_a_crash_between_record_and_rename_is_rolled_forward(
     assert files_outlet(tmp_path).rows() == (3 if how == "next batch" else 2)
 
 
-_NO_SCHEMA: Any = None  # one outlet takes any columns
+_NO_SCHEMA: Any = None  # one sink writer takes any columns
 
 
 def test_a_crash_before_the_record_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_files_are_fenced(tmp_path: Path) -> None:
 
 
 def test_files_of_a_replaced_writer_are_not_repeated(tmp_path: Path) -> None:
-    """It goes on with the checkpoint's numbers in a higher epoch; another checkpoint's are its own."""
+    """A replacing writer continues the checkpoint's numbers in a higher epoch; another checkpoint has its own files."""
 
     def sink_writer(epoch: int, lineage: str) -> FileSinkWriter:
         return FileSinkWriter({"path": str(tmp_path), "format": "json", "fsync": False, "lineage": lineage}, epoch)
@@ -152,7 +152,7 @@ def test_files_of_a_replaced_writer_are_not_repeated(tmp_path: Path) -> None:
 
 
 def test_output_of_another_run_is_refused(tmp_path: Path) -> None:
-    """Its batches would be taken for those of this run, and the rows of this run be lost."""
+    """Otherwise its batches would count as those of this run, and this run's rows would be lost."""
 
     def sink_writer(lineage: str) -> FileSinkWriter:
         return FileSinkWriter({"path": str(tmp_path), "format": "json", "fsync": False, "lineage": lineage}, 0)
@@ -263,7 +263,7 @@ def writer(tmp_path: Path, *extra: dict[str, Any]) -> UnitWriter:
 
 
 def tagged(tags: list[int]) -> pa.RecordBatch:
-    """Make rows whose id is their place, each for the outlet of its tag."""
+    """Return rows whose id is their position, each for the sink writer of its tag."""
     first = pa.struct([("id", pa.int64()), ("ts", TS)])
     second = pa.struct([("id", pa.int64())])
     return pa.record_batch(

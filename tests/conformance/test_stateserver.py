@@ -1,4 +1,4 @@
-"""A stranger at the port of Spark's state server costs a batch some time, and nothing else."""
+"""A foreign connection to the port of Spark's state server only delays a batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE = 180.0
 
 
 def listening(pid: int) -> set[int]:
-    """Give the ports at which a process accepts connections."""
+    """Return the ports at which a process accepts connections."""
     places = (f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd"))
     own = {os.readlink(place)[len("socket:[") : -1] for place in places if os.path.islink(place)}
     rows = [
@@ -44,7 +44,7 @@ def counted(state: int | None, row: dict[str, Any]) -> tuple[int, dict[str, Any]
 
 
 def wait(running: Running, rows: int) -> None:
-    """Wait until so many rows have gone through, or the query has failed."""
+    """Wait until this number of rows has been processed, or the query has failed."""
     deadline = time.monotonic() + PATIENCE
     while running.rows_in < rows and running.failure("unit") is None:
         assert time.monotonic() < deadline, running.query.status
@@ -76,7 +76,7 @@ def test_a_stranger_knocks(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     running = units[unit.id].running
     assert running is not None
     wait(running, len(rows))
-    for files in range(2, 12):  # the worker may be faster than the stranger
+    for files in range(2, 12):  # the worker may connect before the foreign client
         known = listening(endpoint.pid)
         release(files - 1)
         deadline = time.monotonic() + PATIENCE

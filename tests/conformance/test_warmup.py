@@ -1,4 +1,4 @@
-"""A unit is tried on a real Spark: nothing comes out, nothing stays, faults are seen."""
+"""Warm up a unit on a real Spark: it writes no output, leaves no files, and reports faults."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def builder() -> DataflowBuilder:
 
 
 def planned(builder: DataflowBuilder) -> UnitSpec:
-    """Describe the only unit of a dataflow."""
+    """Return the description of a dataflow's only unit."""
     plan = build(builder.build(), CONTINUUM)
     (unit,) = plan.units
     return spec_of(plan, unit.id)
 
 
 def files(place: Path, count: int) -> str:
-    """Write a file of rows; give its directory."""
+    """Write a file of rows; return its directory."""
     (place / "in").mkdir()
     (place / "in" / "rows.json").write_text("".join(json.dumps({"id": i}) + "\n" for i in range(count)))
     return str(place / "in")

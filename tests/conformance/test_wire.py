@@ -1,4 +1,4 @@
-"""Errors of a zone as the other side gets them, over a real connection."""
+"""Errors of a zone as the client receives them over a real connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def no_log(id_: str) -> Any:
 
 @pytest.fixture
 def failing() -> Iterator[Callable[[Exception], HeadwaterError]]:
-    """Give what raises an error at the other side, and returns it as it comes back."""
+    """Return a function that raises an error at the other side, and returns it as the client receives it."""
     raised: list[Exception] = []
 
     def fail(body: dict[str, Any]) -> Any:
@@ -45,7 +45,7 @@ def test_an_error_arrives_with_its_parts(failing: Callable[[Exception], Headwate
 
 @pytest.mark.parametrize("letter", ["x", "\n", "é", "世", "🌊"])
 def test_of_a_long_error_the_beginning_arrives(failing: Callable[[Exception], HeadwaterError], letter: str) -> None:
-    """What does not arrive is taken for a broken link, and asked for again for ever."""
+    """A response that does not arrive counts as a broken link, and the client would repeat the request for ever."""
     got = failing(RuntimeFailure("It failed: " + letter * 100_000, where=letter * 9000, hint=letter * 9000))
     assert type(got) is RuntimeFailure and got.what.startswith("It failed: " + letter * 900)
     got = failing(Unavailable("away" + letter * 100_000))

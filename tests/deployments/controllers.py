@@ -1,4 +1,4 @@
-"""`headwater up` in a process of its own, for tests of changes."""
+"""Run `headwater up` in a separate process, for tests of changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DUMP_SECONDS = 3.0
 
 
 def story(place: Path) -> str:
-    """Tell of each zone's Spark how its log ends, and where the threads are that work on queries."""
+    """Return the end of the log of each zone's Spark, and the stacks of the threads that work on queries."""
     told = []
     for record in sorted(place.glob("zones/*/spark/*/server.json")):
         spark = LocalEndpoint.attach(record.parent)
@@ -41,7 +41,7 @@ def story(place: Path) -> str:
             continue
         log, end = record.parent / "spark.log", spark.log_tail(_LINES)
         before = log.stat().st_size
-        os.kill(spark.pid, signal.SIGQUIT)  # the JVM then writes what its threads do into its log
+        os.kill(spark.pid, signal.SIGQUIT)  # the JVM then writes its threads' stacks into its log
         time.sleep(_DUMP_SECONDS)
         with log.open("rb") as file:
             file.seek(before)
@@ -51,7 +51,7 @@ def story(place: Path) -> str:
 
 
 def threads(dump: str) -> list[str]:
-    """Pick from a JVM's thread dump those that work on queries, each cut to its first frames."""
+    """Return the threads of a JVM's thread dump that work on queries, each cut to its first frames."""
     found = [block.splitlines()[:_FRAMES] for block in dump.split("\n\n") if _tells(block)]
     return ["\n".join(lines) for lines in found[:_THREADS]]
 
@@ -61,14 +61,14 @@ def _tells(block: str) -> bool:
 
 
 def apply(plan: DeploymentPlan, store: str) -> int:
-    """Want a plan as it was decided; give the deployment's version."""
+    """Store a plan as the desired state, as it was decided; return the deployment's version."""
     client = Client(store)
     request = PlanRequest(dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment)
     return client.apply(client.propose(request))
 
 
 class Controller:
-    """`headwater up` in a process of its own, killed and started again by chance."""
+    """`headwater up` in a separate process, killed and restarted at random moments."""
 
     def __init__(self, name: str, place: Path, seed: int) -> None:
         self.name = name
@@ -103,7 +103,7 @@ class Controller:
         assert change.outcome == "done", change
 
     def end_of(self, version: int, *, kill: bool) -> Change:
-        """Wait until a version is dealt with; kill the controller meanwhile, with ``kill``."""
+        """Wait until a version is finished; kill the controller meanwhile, with ``kill``."""
         begun, before = time.monotonic(), self.kills
         due = begun + self._chance.uniform(0.3, 3.0)
         while True:
@@ -130,7 +130,7 @@ class Controller:
 
 @contextmanager
 def running(name: str, place: Path, *, seed: int) -> Iterator[Controller]:
-    """Give a controller; in the end it is ended, and the agents that it has started."""
+    """Yield a controller; end it afterwards, with the agents that it has started."""
     started = Controller(name, place, seed=seed)
     try:
         yield started
@@ -140,7 +140,7 @@ def running(name: str, place: Path, *, seed: int) -> Iterator[Controller]:
 
 
 def sink_rows(place: Path, name: str, sink: str) -> pa.Table:
-    """Read a memory sink where it lies; what it is called the first plan has decided."""
+    """Return the rows of a memory sink from its log, which the active plan names."""
     with closing(StoreReader.open(str(place / "store.db"))) as store:
         plan = store.active_plan(name)
     assert plan is not None

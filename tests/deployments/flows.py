@@ -1,4 +1,4 @@
-"""Dataflows of the oracle's tests, each over JSON files of a few columns at some locations."""
+"""Dataflows of the oracle's tests, each over JSON files with a few columns at some locations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEGIN = 1_700_000_000
 
 
 def rows(count: int, *, seed: int, disorder: float = 3.0) -> dict[str, list[Any]]:
-    """Make rows for every location: one a second, up to ``disorder`` seconds out of order, uneven in pace."""
+    """Return rows of every location: one a second, up to ``disorder`` seconds out of order, uneven in pace."""
     found: dict[str, list[Any]] = {}
     for n, location in enumerate(LOCATIONS):
         rng = random.Random(f"{seed}-{location}")
@@ -180,9 +180,9 @@ def flowunits(path: str) -> DataflowBuilder:
 
 
 def together(path: str) -> DataflowBuilder:
-    """Folds by several keys and one upon another, which one pass does beside rows that none takes.
+    """Folds by several keys and a fold of a fold, in one pass, beside rows that pass no fold.
 
-    What comes of rows and of a fold comes together again.
+    The rows and the output of a fold are merged again.
     """
     builder, stream = _read(path)
 

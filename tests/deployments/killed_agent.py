@@ -1,6 +1,6 @@
-"""A zone's agent that is killed when a replayed record is in its source, and this is not noted yet.
+"""Run a zone's agent that is killed when a replayed record is in its source but the replay is not recorded yet.
 
-``python -m tests.deployments.killed_agent ORDER zone ...``: once, if there is a file ORDER then.
+``python -m tests.deployments.killed_agent ORDER zone ...``: it is killed once, if a file ORDER exists then.
 """
 
 from __future__ import annotations

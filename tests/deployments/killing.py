@@ -1,6 +1,6 @@
 """A controller that kills a process at one step of a change: itself, or a zone's Spark.
 
-``python -m tests.deployments.killing STORE HOME``; what is to be killed and when stands in HOME/kill.json.
+``python -m tests.deployments.killing STORE HOME``; HOME/kill.json states the process to kill and the step.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from headwater.spark.endpoint import LocalEndpoint
 
 
 def order_kill(home: Path, step: Step, target: str) -> None:
-    """Let ``target``, "controller" or a zone, be killed when the controller comes to a step."""
+    """Order the death of ``target``, "controller" or a zone, at a step of the controller."""
     unit = getattr(step, "unit", "")
     (home / "kill.json").write_text(json.dumps({"kind": step.kind, "unit": unit, "target": target}))
 
 
 def is_ordered(home: Path) -> bool:
-    """Tell whether a kill is still to come."""
+    """Return whether a kill is still to come."""
     return (home / "kill.json").exists()
 
 
 def call_off(home: Path) -> None:
-    """Kill nothing."""
+    """Cancel an ordered kill."""
     (home / "kill.json").unlink(missing_ok=True)
 
 
 class Killing(Executor):
-    """Carries steps out, and kills once: a Spark before the step, the controller after it."""
+    """Executes steps, and kills once: a Spark before the step, the controller after it."""
 
     def __init__(self, ports: Ports, home: Path) -> None:
         super().__init__(ports)
@@ -69,7 +69,7 @@ class Killing(Executor):
 
 
 def main() -> None:
-    """Act until killed."""
+    """Run the controller until it is killed."""
     import threading
 
     store, home = sys.argv[1], Path(sys.argv[2])

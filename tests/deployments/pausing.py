@@ -1,6 +1,6 @@
 """A controller that stops itself with SIGSTOP in the middle of a step: before an order is sent, or after it.
 
-``python -m tests.deployments.pausing STORE HOME``; the step and the moment stand in HOME/pause.json.
+``python -m tests.deployments.pausing STORE HOME``; HOME/pause.json states the step and the moment.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from headwater.plan.port import TakeStamp
 from headwater.plan.steps import Step, Switch
 
 FENCED = 3
-"""The exit code of a controller that has learned that another one acts."""
+"""The exit code of a controller that was told that another controller acts."""
 
 
 def order_pause(home: Path, step: Step, moment: str) -> None:
-    """Let the controller stop at a step: "before" an order is sent, or "after" it was answered."""
+    """Order the controller to stop at a step: "before" an order is sent, or "after" it was answered."""
     unit = getattr(step, "unit", "")
     (home / "pause.json").write_text(json.dumps({"kind": step.kind, "unit": unit, "moment": moment}))
 
 
 def paused(home: Path) -> bool:
-    """Tell whether the ordered pause has begun."""
+    """Return whether the ordered pause has begun."""
     return not (home / "pause.json").exists()
 
 
@@ -75,7 +75,7 @@ class _Pauses:
         self._here.step = step
 
     def perhaps(self, moment: str) -> None:
-        """Stop, if this is the moment."""
+        """Stop the process if this is the ordered moment."""
         step = getattr(self._here, "step", None)
         with self._lock:
             try:
@@ -92,7 +92,7 @@ class _Pauses:
 
 
 class Pausing(Executor):
-    """Carries steps out, and says which one a thread is at."""
+    """Executes steps, and records the step of each thread."""
 
     def __init__(self, ports: Ports, pauses: _Pauses) -> None:
         super().__init__(ports, calls=Calls("call"))
@@ -113,7 +113,7 @@ class Pausing(Executor):
 
 
 class PausingAgents(Agents):
-    """Asks agents, and stops between an order's stamp and the order, or after its answer."""
+    """Calls agents, and stops between an order's stamp and the order, or after its answer."""
 
     pauses: _Pauses
 
@@ -134,7 +134,7 @@ class PausingAgents(Agents):
 
 
 def main() -> None:
-    """Act until another one does."""
+    """Run the controller until another one acts."""
     store, home = GatedStore(sys.argv[1]), Path(sys.argv[2])
     pauses = _Pauses(home, store)
     agents = PausingAgents(home, options=("--quick",))

@@ -1,4 +1,4 @@
-"""`headwater run` as a user runs it: a process of its own, with its own Spark."""
+"""Run `headwater run` as a user does: in a separate process, with its own Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dataflows that come and go while rows flow: each has what it would have alone, from when it came."""
+"""Dataflows that come and go while rows flow: each has the output of a run alone, from its start on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GAP = 60  # seconds of event time between two releases: all windows and folds of
 
 
 def flows(path: str) -> dict[str, Dataflow]:
-    """Give dataflows that overlap: folds, windows, filters of filters, and a stream that comes up."""
+    """Return dataflows that overlap: folds, windows, filters of filters, and a stream of a later layer."""
 
     def sum_(state: float, row: Mapping[str, Any]) -> Any:
         return state + row["v"], {"id": row["id"], "ts": row["ts"], "k": row["k"], "total": state + row["v"]}
@@ -98,15 +98,15 @@ def flows(path: str) -> dict[str, Dataflow]:
 
 
 DELAY = 2.0
-TIMES = {  # how the time of a sink's row is known; rows of others pass at once
+TIMES = {  # the column that tells a sink row's time; rows of other sinks pass at once
     "sums": "id", "big": "id", "ranks": "id", "windows": "begin", "cloudy": "begin",
 }  # fmt: skip
 KEEPS = {"sums": "sum", "big": "sum", "ranks": "rank", "windows": "window", "cloudy": "cloudy"}
-"""What keeps state for a dataflow; those of one word share it."""
+"""The stateful part of each dataflow; dataflows with the same word share it."""
 
 
 class World:
-    """A pool of dataflows over a source that is released piece by piece, and what each has to hold."""
+    """A pool of dataflows over a source that is released in pieces, and the expected output of each dataflow."""
 
     def __init__(self, place: Path, controller: Controller, spark: Any, *, pieces: int, kill: bool) -> None:
         self.place, self._controller, self._spark, self._kill = place, controller, spark, kill
@@ -130,7 +130,7 @@ class World:
         self.ingested: dict[str, int] = {}
 
     def more(self) -> None:
-        """Release a piece and wait until every sink holds what has to come of it, event time included."""
+        """Release a piece and wait until every sink holds its rows and has reached its event time."""
         next(self._released)
         self.released += 1
         self.check()
@@ -157,13 +157,13 @@ class World:
         self._controller.carry_out(version, kill=self._kill)
 
     def check(self, *, ended: bool = False) -> None:
-        """Hold every sink against its dataflow run alone over what came since."""
+        """Compare every sink with a run of its dataflow alone over the rows since its start."""
         (pool,) = pools.pools(self.store)
         pool.check()
         assert {s.name for s in pool.submissions} == set(self.since)
         wanted = {name: self._expected(name, ended=ended) for name in self.since}
         deadline, calm = time.monotonic() + PATIENCE, 0
-        while calm < 4:  # what comes twice comes a little later
+        while calm < 4:  # a duplicate comes a little later
             found = {name: self._difference(pool[name].sinks["out"], wanted[name]) for name in wanted}
             late = time.monotonic() > deadline
             wrong = {n: d for n, d in found.items() if d and (late or d.duplicated)}
@@ -198,7 +198,7 @@ class World:
         return whole.filter(pa.array([after < t <= until for t in times], pa.bool_()))
 
     def _passed(self, pieces: int) -> float:
-        """Give the event time that has passed when so many pieces have gone through."""
+        """Return the event time that has passed after this number of pieces."""
         if pieces == 0:
             return 0.0
         return BEGIN + (pieces - 1) * GAP + (PIECE - 1) * 0.5 - DELAY
@@ -225,12 +225,12 @@ def test_dataflows_come_and_go(endpoint: LocalEndpoint, tmp_path: Path, controll
     world = World(tmp_path, controller, endpoint.session(), pieces=7, kill=False)
     world.submit("high")
     world.more()
-    world.submit("sums")  # the first fold, in a query that kept nothing so far
+    world.submit("sums")  # the first fold, in a query without state so far
     world.more()
-    world.submit("big")  # all that it folds is folded already
-    world.submit("ranks")  # a fold beside another
+    world.submit("big")  # its input is folded already
+    world.submit("ranks")  # a second fold beside the first
     world.more()
-    world.submit("windows")  # a unit of its own, fed from now on
+    world.submit("windows")  # a separate unit, fed from now on
     world.submit("higher")  # a filter of a filter
     world.more()
     world.remove("sums")

@@ -1,4 +1,4 @@
-"""The demonstration for real, on a few days of data."""
+"""Run the demonstration on real Sparks, on a few days of data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that are killed, and units that are ended or started behind the controller's back: the law holds."""
+"""Kill agents, and end or start units behind the controller's back: the sinks still equal the batch run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.deployments.test_replay import until
 
 
 class Deployed:
-    """A deployment with its store and its agents, to be looked at and meddled with."""
+    """A deployment with its store and its agents, which tests inspect and disturb."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -47,7 +47,7 @@ class Deployed:
             return any(text in event.text for event in store.events(NAME))
 
     def behind(self, spec: UnitSpec) -> AgentClient:
-        """Give the agent of a unit to somebody who is no controller of this store."""
+        """Return a client of a unit's agent that belongs to no controller of this store."""
         return Agents(self.place).open(CONTINUUM.node(spec.unit.node), Stamps("another store", 1))
 
     def runs(self, spec: UnitSpec) -> bool:
@@ -58,7 +58,7 @@ class Deployed:
         return any(u.unit == spec.id and u.status == "running" for u in seen)
 
     def kill_agent(self, node: str) -> int:
-        """Kill a node's agent, and give its process."""
+        """Kill a node's agent; return its process id."""
         found = running_agent(self.place / "zones" / node)
         assert found is not None
         process = int(found["pid"])
@@ -66,7 +66,7 @@ class Deployed:
         return process
 
     def is_back(self, node: str, process: int) -> bool:
-        """Tell whether another agent runs in the place of a process."""
+        """Return whether another agent has replaced a process."""
         found = running_agent(self.place / "zones" / node)
         return found is not None and int(found["pid"]) != process
 
@@ -105,13 +105,13 @@ def test_what_is_killed_ended_or_started_is_put_right(
     until(lambda: here.is_back("E1", killed) and here.runs(here.unit("clean")), "the unit to run again")
     more()
 
-    # Somebody ends a unit.
+    # A unit is ended behind the controller's back.
     here.behind(kept).stop(kept)
     until(lambda: here.told(f"drift: {kept.id} did not run on {kept.unit.node}; started"), "its start")
     until(lambda: here.runs(kept), "the unit to run again")
     more()
 
-    # All is stopped, and somebody starts a unit.
+    # Everything is stopped, and a unit is started behind the controller's back.
     controller.carry_out(deployments.stop(NAME, here.store), kill=False)
     assert not here.runs(kept)
     here.behind(kept).start(kept)

@@ -30,7 +30,7 @@ SCHEMA = "id bigint, ts timestamp, v double"
 
 
 def rows(count: int, seed: int, *, silent: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """Make rows a minute apart at each location, in three parts; silent locations have the first part only."""
+    """Return rows a minute apart at each location, in three parts; silent locations have the first part only."""
     found: dict[str, list[Any]] = {}
     for n, (location, skew) in enumerate(SKEWS.items()):
         rng = random.Random(f"{seed}-{location}")
@@ -53,7 +53,7 @@ def _named(groups: Sequence[Sequence[str]]) -> str:
 
 
 def continuum(groups: Sequence[Sequence[str]]) -> Continuum:
-    """Make an edge zone for each group of locations, below one cloud."""
+    """Return an edge zone for each group of locations, below one cloud."""
     zones: dict[str, Any] = {"C1": {"layer": "cloud"}}
     for n, locations in enumerate(groups):
         zones[f"E{n}"] = {"layer": "edge", "parent": "C1", "locations": list(locations)}
@@ -156,7 +156,7 @@ def _minute(at: datetime) -> float:
 
 
 def _minutes(*minutes: int) -> list[dict[str, Any]]:
-    """Make a row at each of these minutes."""
+    """Return a row at each of these minutes."""
     times = (HOUR + timedelta(minutes=m) for m in minutes)
     return [{"id": n, "ts": at.isoformat(), "v": 1.0} for n, at in enumerate(times)]
 

@@ -1,4 +1,4 @@
-"""The examples' own dataflows under the law: taxi in both of its forms, Acme, each cut in every way."""
+"""Compare the examples' dataflows with their batch runs: taxi in both forms, Acme, each cut in every way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TAXI = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a directory with three thousand trips and some days of machine temperatures."""
+    """Return a directory with three thousand trips and some days of machine temperatures."""
     directory = tmp_path_factory.mktemp("examples")
     for _ in write_files(directory / "taxi" / "nyc", 3000, seed=5, per_file=1500):
         pass
@@ -49,7 +49,7 @@ def example(name: str, place: Path) -> tuple[Dataflow, Continuum]:
 
 @dataclass(frozen=True)
 class Batch:
-    """An example and what its batch run gives."""
+    """An example and the result of its batch run."""
 
     flow: Dataflow
     continuum: Continuum
@@ -58,7 +58,7 @@ class Batch:
 
 @pytest.fixture(scope="module", params=["acme", *TAXI])
 def batch(request: pytest.FixtureRequest, endpoint: LocalEndpoint, place: Path) -> Batch:
-    """Run an example as a batch, once for all ways to cut it."""
+    """Run an example as a batch, once for all cuts."""
     flow, continuum = example(request.param, place)
     return Batch(flow, continuum, batch_result(endpoint.session(), flow, continuum))
 

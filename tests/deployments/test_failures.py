@@ -1,4 +1,4 @@
-"""What goes wrong loses nothing: malformed records, exceptions, stops and kills in mid-stream."""
+"""Failures lose no rows: malformed records, exceptions, stops and kills in mid-stream."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ GOOD = 30
 
 @pytest.fixture(scope="module")
 def own_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
-    """Give a Spark that tests may kill, and then start again."""
+    """Yield a Spark that tests may kill and then start again."""
     started = start_endpoint(tmp_path_factory.mktemp("spark"))
     yield started
     started.stop()
 
 
 def malformed_input(directory: Path, sep: str) -> list[str]:
-    """Write CSV of which some lines do not fit ``id bigint, ts timestamp, v double``; give these."""
+    """Write CSV in which some lines do not fit ``id bigint, ts timestamp, v double``; return these lines."""
     bad = [
         "x,2026-01-01T00:00:00Z,1.0",
         "7,not a time,1.0",
@@ -54,14 +54,14 @@ def malformed_input(directory: Path, sep: str) -> list[str]:
 
 
 def doubled(batches):  # type: ignore[no-untyped-def]
-    """Double v; a record that is malformed has none."""
+    """Double v; leave it null in a malformed record."""
     for batch in batches:
         assert batch.num_rows and not batch["v"].null_count
         yield batch.set_column(2, "v", pc.multiply(batch["v"], 2.0))
 
 
 def none_above_twenty(batches):  # type: ignore[no-untyped-def]
-    """Give nothing at all where nothing is left."""
+    """Yield no batch at all where no row is left."""
     for batch in batches:
         left = batch.filter(pc.less(batch["v"], 20.0))
         if left.num_rows:
@@ -192,7 +192,7 @@ def test_an_error_of_spark_is_one_message(endpoint: LocalEndpoint, tmp_path: Pat
 def test_a_finished_deployment_is_not_resumed(
     endpoint: LocalEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # relative paths are the user's, not those of Spark's processes
+    monkeypatch.chdir(tmp_path)  # relative paths start at the user's directory, not at that of Spark's processes
     source = BoundedSource(Path("in"), rows(10, seed=3))
     source.release_all()
     builder = hw.flow("short", locations=LOCATIONS)
@@ -237,7 +237,7 @@ def test_a_unit_over_which_spark_stumbles_is_started_again(
 
 
 def disturbed(count: int, *events: object) -> dict[str, list[object]]:
-    """Put the events between the rows of the first location, evenly."""
+    """Insert the events evenly between the rows of the first location."""
     found: dict[str, list[object]] = {k: list(v) for k, v in rows(count, seed=11).items()}
     first = found[LOCATIONS[0]]
     for n, event in enumerate(events):
@@ -275,7 +275,7 @@ def test_a_spark_that_ends_is_missed(own_endpoint: LocalEndpoint, tmp_path: Path
     deployment.stop()
     own_endpoint.restart()
     for log in (tmp_path / "run" / "checkpoints").glob("*/offsets"):
-        (log / ".0.1234.tmp").touch()  # as a kill in the middle of its writing leaves it
+        (log / ".0.1234.tmp").touch()  # the state after a kill in the middle of its writing
     again = LocalRun(plan, tmp_path / "run", own_endpoint, UnitSettings(trigger="200 milliseconds"))
     again.start()
     again.drain()
@@ -320,7 +320,7 @@ def test_a_unit_goes_on_after_a_long_silence(endpoint: LocalEndpoint, tmp_path: 
 
 
 def _daemons(endpoint: LocalEndpoint) -> int:
-    """Count the stand-ins of daemons that the zygote serves."""
+    """Count the daemon stand-ins that the zygote serves."""
     found = 0
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it has just ended

@@ -1,4 +1,4 @@
-"""The FlowUnits experiment's dataflow gives what the experiment expects, on one machine and without a lab."""
+"""Compare the FlowUnits experiment's dataflow with the expected result, on one machine and without a lab."""
 
 from __future__ import annotations
 

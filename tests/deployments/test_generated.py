@@ -1,4 +1,4 @@
-"""The law on dataflows that nobody thought of."""
+"""Compare generated dataflows with their batch runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.deployments.test_oracle import BY_LOCATION
 
 
 def law(examples: int) -> settings:
-    """Ask for so many dataflows, the same ones every time; a failing one is shown, not shrunk for hours."""
+    """Set the number of generated dataflows, the same ones every time; a failing one is shown, not shrunk for hours."""
     return settings(
         max_examples=examples,
         derandomize=True,
@@ -31,7 +31,7 @@ def law(examples: int) -> settings:
 
 
 def repeated(source: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Send every ninth row once more, two rows later."""
+    """Repeat every ninth row two rows later."""
     return {
         at: [r for n, row in enumerate(made) for r in ((row, made[n - 2]) if n % 9 == 2 else (row,))]
         for at, made in source.items()
@@ -39,12 +39,12 @@ def repeated(source: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def hold(data: st.DataObject, endpoint: LocalEndpoint, place: Path) -> None:
-    """Draw a dataflow and hold it, cut in each way, against its batch run."""
+    """Draw a dataflow and compare it, cut in each way, with its batch run."""
     number = len(list(place.iterdir()))
     source = BoundedSource(place / f"{number}" / "in", repeated(rows(40, seed=number)), rows_per_file=25)
     source.release_all()
     flow = data.draw(dataflows(source.path)).build()
-    for id_ in flow.order:  # what a failure is about
+    for id_ in flow.order:  # shown with a failure
         config = {k: v for k, v in flow[id_].config().items() if k not in ("function", "schema_text")}
         note(f"{id_}: {flow[id_].kind} of {flow[id_].inputs} in {flow[id_].layer}: {config}")
     continuum = Continuum.from_text(CONTINUUM)

@@ -1,4 +1,4 @@
-"""Operators go from unit to unit and zone to zone while rows flow, with their state: the law holds."""
+"""Move operators with their state between units and zones while rows flow: the sinks equal the batch run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def planned(
     *cuts: Edge,
     locations: tuple[str, ...] = ("L1",),
 ) -> DeploymentPlan:
-    """Plan filter, duplicates, ordered fold, windows and a projection, in the cloud from one of them on."""
+    """Plan filter, duplicates, ordered fold, windows and a projection; the cloud runs the last of them, from one on."""
     builder = hw.flow(NAME, locations=list(locations))
     read = builder.read.json(path, SCHEMA, location_as="location").named("read")
     timed = read.with_watermark("ts", "10 seconds").where("v IS NOT NULL").named("clean")
@@ -83,13 +83,13 @@ def written(out: Path) -> pa.Table:
 
 
 def malformed(place: Path, name: str = NAME) -> list[str]:
-    """Give the values that a deployment's dead letters tell of."""
+    """Return the values in a deployment's dead letters."""
     letters = deadletters.dead_letters(name, str(place / "store.db"), home=place)
     return sorted(str(json.loads(letter["record"])["v"]) for letter in letters)
 
 
 def wait_until_read(place: Path, plan: DeploymentPlan, count: int) -> None:
-    """Wait until each unit with the source has read so many rows."""
+    """Wait until each unit with the source has read this number of rows."""
     deadline = time.monotonic() + PATIENCE
     for unit in plan.units:
         while "read" in unit.operators:
@@ -122,8 +122,8 @@ def test_operators_go_from_unit_to_unit(
         plan("counted"),  # the fold goes to the edge
         plan("list"),  # all state is at the edge, in one unit
         plan("once"),  # and back in the cloud, in one unit
-        plan("once", ("once", "rising"), ("rising", "counted")),  # which falls in three
-        plan("once", ("rising", "counted")),  # two of which are made one
+        plan("once", ("once", "rising"), ("rising", "counted")),  # it is split into three
+        plan("once", ("rising", "counted")),  # two of them are fused
     ]
     count = 0
     for step in changes[::every]:
@@ -171,7 +171,7 @@ def test_state_of_several_zones_becomes_one_and_is_divided_again(
 def test_all_rows_that_wait_go_along_where_state_is_divided(
     endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
 ) -> None:
-    """They wait in a list under one key, an entry for each batch."""
+    """The waiting rows are in a list under one key, with an entry for each batch."""
     made = rows(120, seed=25)
     source = BoundedSource(tmp_path / "in", {n: made[n][:60] for n in ("L1", "L2")}, rows_per_file=4)
     builder = hw.flow(NAME, locations=["L1", "L2"])
@@ -187,7 +187,7 @@ def test_all_rows_that_wait_go_along_where_state_is_divided(
         next(released)
         count += 4
         wait_until_read(tmp_path, together, count)
-        time.sleep(1.0)  # whoever reads them from there takes them as a batch of their own
+        time.sleep(1.0)  # a unit that reads them from there takes them as a separate batch
     apart = build(flow, CONTINUUM, edit.move(together, "counted", "edge", location="L2"))
     controller.carry_out(apply(apart, store), kill=False)
     for _ in released:

@@ -1,7 +1,7 @@
-"""The kill matrix: controller, old unit's and new unit's Spark killed at every step of every kind of change.
+"""The kill matrix: kill the controller, the old and the new unit's Spark at every step of every kind of change.
 
-One deployment is changed over and over while rows flow. After each kill it ends in the wanted plan or in the
-one before, and in the end nothing is lost or doubled. A part of the matrix, drawn by chance, is a test;
+One deployment is changed repeatedly while rows flow. After each kill it ends in the new plan or in the
+previous plan, and in the end no row is lost or doubled. A random part of the matrix is a test;
 ``HEADWATER_KILLS="fission fusion migration"``, or some of them, runs all of these and prints the table.
 """
 
@@ -35,7 +35,7 @@ SAMPLE = 12
 
 
 class KilledController:
-    """A controller in a process of its own that is started again when it was killed."""
+    """A controller in a separate process that is restarted after each kill."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -55,7 +55,7 @@ class KilledController:
             )
 
     def carry_out(self, version: int) -> str:
-        """Wait until a version is dealt with; give its outcome."""
+        """Wait until a version is finished; return its outcome."""
         deadline = time.monotonic() + PATIENCE
         while True:
             (now,) = observe.status(NAME, str(self._place / "store.db"))
@@ -70,7 +70,7 @@ class KilledController:
             time.sleep(0.05)
 
     def end(self) -> None:
-        """End it."""
+        """End the controller."""
         self._process.terminate()
         self._process.wait(30)
 
@@ -86,7 +86,7 @@ def controller(tmp_path: Path) -> Iterator[KilledController]:
 
 
 def cases(steps: tuple[Step, ...]) -> list[tuple[Step, str]]:
-    """Give every step with every process that may be killed at it."""
+    """Return every step with every process that may be killed at it."""
     return [(step, target) for step in steps for target in ("controller", "E1", "C1")]
 
 
@@ -135,7 +135,7 @@ def test_a_kill_at_any_step_loses_nothing(
 
 
 def go_to(controller: KilledController, plan: DeploymentPlan, store: str) -> None:
-    """Bring the deployment into a plan, whatever became of the change before."""
+    """Bring the deployment to a plan, whether or not the change before succeeded."""
     (now,) = observe.status(NAME, store)
     shown = Client(store).preview(plan)
     if now.active_plan == plan_id(shown.diff.wanted) and not shown.steps:

@@ -1,4 +1,4 @@
-"""Fission, fusion and migration at random, of dataflows that nobody thought of: the law holds."""
+"""Apply fission, fusion and migration at random to generated dataflows: the sinks equal the batch run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ zones:
 
 
 class History(RuleBasedStateMachine):
-    """One dataflow and what is done to its deployment while rows flow."""
+    """One dataflow and the changes of its deployment while rows flow."""
 
     place: Path
     controller: Controller
@@ -61,7 +61,7 @@ class History(RuleBasedStateMachine):
         self.flow = data.draw(drawn).build()
         self.released = iter(source.release())
         self.controller.name = self.flow.name
-        for id_ in self.flow.order:  # what a failure is about
+        for id_ in self.flow.order:  # shown with a failure
             config = {k: v for k, v in self.flow[id_].config().items() if k not in ("function", "schema_text")}
             note(f"{id_}: {self.flow[id_].kind} of {self.flow[id_].inputs}: {config}")
         self.plan = build(self.flow, CONTINUUM, annotated(self.flow, CONTINUUM))
@@ -87,7 +87,7 @@ class History(RuleBasedStateMachine):
             self.plan = plan
 
     def _possible(self) -> Iterator[tuple[str, DeploymentPlan]]:
-        """Give the plans that edits lead to, where state can be carried over."""
+        """Return the plans that edits lead to and to which state can be transferred."""
         for what, change in self._edits().items():
             with contextlib.suppress(HeadwaterError):
                 plan = build(self.flow, CONTINUUM, change(self.plan))
@@ -95,7 +95,7 @@ class History(RuleBasedStateMachine):
                     yield what, plan
 
     def _edits(self) -> dict[str, Callable[[DeploymentPlan], Deployment]]:
-        """Give all edits by what they do; some of them may be impossible."""
+        """Return all edits by their effect; some of them may be impossible."""
         found: dict[str, Callable[[DeploymentPlan], Deployment]] = {}
         for id_ in self.flow.order:
             if isinstance(self.flow[id_], Source):
@@ -134,12 +134,12 @@ class History(RuleBasedStateMachine):
 
 
 def broken(made: list[Any], location: str) -> list[Any]:
-    """Make every thirteenth row one that does not fit the schema."""
+    """Make every thirteenth row malformed."""
     return [{**r, "v": f"broken {location} {n}"} if n % 13 == 0 else r for n, r in enumerate(made)]
 
 
 def hold(endpoint: LocalEndpoint, place: Path, *, histories: int, steps: int) -> list[str]:
-    """Make histories; give the changes that were made."""
+    """Draw and run histories; return the changes that were made."""
     controller = Controller("history0", place, seed=9)
     made: list[str] = []
     try:

@@ -1,4 +1,4 @@
-"""A zone of three hosts with an agent each: units move from host to host and are spread over several."""
+"""A zone of three hosts with an agent each: units move between hosts and are spread over several."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CONTINUUM = Continuum.from_text(ZONES.replace("BIG", "local"))
 
 
 def flow(path: str, out: str) -> Dataflow:
-    """Rows cleaned at the edge; at the site the highest value by key, ranks of all, and a part for a GPU."""
+    """Clean rows at the edge; at the site compute the highest value by key, all ranks, and a part for a GPU."""
     builder = hw.flow(NAME, locations=["L1"])
     read = builder.read.json(path, SCHEMA, location_as="location").named("read")
     clean = read.with_watermark("ts", "10 seconds").where("v IS NOT NULL").named("clean").to_layer("site")
@@ -70,12 +70,12 @@ def _rank(state: int, row: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 
 
 def hosts_of(plan: DeploymentPlan, operator: str) -> set[str]:
-    """Name the nodes that a plan runs an operator on."""
+    """Return the nodes on which a plan runs an operator."""
     return {u.node for u in plan.units if operator in u.operators}
 
 
 def seen_at(place: Path, plan: DeploymentPlan, operator: str) -> set[str]:
-    """Name the hosts of the zone whose agents say that they run an operator's unit."""
+    """Return the hosts of the zone whose agents report that they run an operator's unit."""
     agents, wanted = Agents(place), {u.id for u in plan.units if operator in u.operators}
     return {
         node.name
@@ -96,7 +96,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
 def test_units_move_between_hosts_and_are_spread_over_them(
     whole: bool, endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
 ) -> None:
-    """The law holds; with all edits the controller is killed in each of them."""
+    """Compare the sinks with the batch run; with all edits, kill the controller in each of them."""
     source = BoundedSource(tmp_path / "in", {"L1": rows(160, seed=31)["L1"]}, rows_per_file=10)
     dataflow = flow(source.path, str(tmp_path / "out"))
     store, released, count = str(tmp_path / "store.db"), iter(source.release()), 0
@@ -132,7 +132,7 @@ def test_units_move_between_hosts_and_are_spread_over_them(
 
 @contextmanager
 def agent(place: Path, host: str, offer: str) -> Iterator[str]:
-    """Run a host's agent that says what it offers; give its address."""
+    """Run a host's agent that reports its capabilities; yield its address."""
     directory = place / "far" / host
     directory.mkdir(parents=True)
     command = [sys.executable, "-m", "headwater", "zone", host, "--dir", str(directory), "--quick"]

@@ -1,4 +1,4 @@
-"""Deployments whose channels are on Kafka: the same law as with filelogs."""
+"""Deployments whose channels are on Kafka: the sinks equal the batch run, as with filelogs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.deployments.flows import CONTINUUM, FLOWS, rows
 
 
 def with_brokers(broker: LocalBroker) -> Continuum:
-    """Give site S1 and the cloud brokers; E1 keeps its channels, E4 and S2 write to the cloud's."""
+    """Give site S1 and the cloud brokers; E1 keeps its channels, E4 and S2 write to the cloud's broker."""
     at = f"broker: '{broker.address}'"
     text = CONTINUUM.replace("C1: {layer: cloud}", f"C1: {{layer: cloud, {at}}}")
     text = text.replace("S1: {layer: site, parent: C1}", f"S1: {{layer: site, parent: C1, {at}}}")
@@ -49,7 +49,7 @@ def test_equals_one_batch_run(broker: LocalBroker, endpoint: LocalEndpoint, tmp_
     members = json.loads(next((tmp_path / "run" / "units").glob("*@C1/*.members.json")).read_text())
     assert {m["kind"] for m in members["writers"].values()} == {"kafka"}
 
-    # The topics outlive the directory: a run that knows nothing of them must not take them for its own.
+    # The topics outlive the directory: a run in a new directory must not take them for its own.
     other = LocalRun(plan, tmp_path / "other", endpoint, UnitSettings(trigger="100 milliseconds"))
     other.start()
     try:

@@ -1,4 +1,4 @@
-"""How old is what a deployment gives: compared with what other clocks say of the same batches."""
+"""Compare the measured latency of a deployment with other clocks' times of the same batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headwater.query.unit import tracking_of
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 
-PAUSE = 2.0  # seconds for which nobody reads
+PAUSE = 2.0  # seconds without a reader
 TICK = 0.01  # seconds by which file times may be off: Spark keeps milliseconds, kernels a coarse clock
 CONTINUUM = """
 name: latency
@@ -34,7 +34,7 @@ zones:
 
 
 class Run:
-    """Rows from files, cleaned at the edge and counted through by the cloud."""
+    """Rows from files, cleaned at the edge and counted by the cloud."""
 
     def __init__(self, place: Path, endpoint: LocalEndpoint, continuum: str = CONTINUUM) -> None:
         self._in = place / "in"
@@ -48,7 +48,7 @@ class Run:
         self._files = 0
 
     def feed(self, rows: int) -> float:
-        """Write a file and tell when it was written, by the file system's clock."""
+        """Write a file and return its time by the file system's clock."""
         self._files += 1
         file = self._in / f"{self._files}.json"
         hidden = file.with_name(f".{file.name}")
@@ -60,7 +60,7 @@ class Run:
         return next(u for u in self.deployment.progress().units if u.unit == unit.id)
 
     def batches(self, unit: Unit) -> list[tuple[int, int]]:
-        """Name the batches that gave rows and how many."""
+        """Return the batches that gave rows, and their numbers of rows."""
         return [(p.batch, p.rows) for p in self.tracking(unit).passed(0.0)]
 
     def tracking(self, unit: Unit) -> LatencyTracking:

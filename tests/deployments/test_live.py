@@ -1,4 +1,4 @@
-"""A deployment changed while it runs, by a controller that is killed again and again: the law holds."""
+"""Change a deployment while it runs, with a controller that is killed again and again."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ NAME = "live"
 
 
 def planned(path: str, locations: list[str], *, least: str = "-1000", also: bool = False) -> DeploymentPlan:
-    """Plan rows cleaned at the edge, changes of level kept at the site, and what the cloud makes of them.
+    """Plan rows cleaned at the edge, level changes kept at the site, and their results in the cloud.
 
-    ``least`` changes the edge's code and not what comes out; ``also`` adds a sink to the cloud's unit, which
-    gets another name by that.
+    ``least`` changes the edge's code and not its output; ``also`` adds a sink to the cloud's unit, which
+    changes the unit's name.
     """
     builder = hw.flow(NAME, locations=locations)
     rows = builder.read.json(path, SCHEMA, location_as="location").where(f"v > {least}").named("clean")
@@ -60,7 +60,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
 
 
 def changed(place: Path, controller: Controller, plan: DeploymentPlan, *, kill: bool) -> dict[str, str]:
-    """Apply a plan and give for each unit the query that ran before, where it runs no more."""
+    """Apply a plan; return the former query of each unit whose query has changed."""
     store = str(place / "store.db")
     before = runs(place)
     controller.carry_out(apply(plan, store), kill=kill)
@@ -69,7 +69,7 @@ def changed(place: Path, controller: Controller, plan: DeploymentPlan, *, kill: 
 
 
 def runs(place: Path) -> dict[str, str]:
-    """Give each unit's query, by the zones' own word."""
+    """Return each unit's query, as the zones report it."""
     if not Client(str(place / "store.db")).holds(NAME):
         return {}
     agents = Agents(place)
@@ -99,15 +99,15 @@ def test_changes_by_a_controller_that_is_killed(
 
     steps: list[tuple[Callable[[], DeploymentPlan], set[str]]] = [
         (lambda: plan("L1"), set()),
-        (lambda: plan("L1", "L2"), set()),  # a location is added: nobody restarts
+        (lambda: plan("L1", "L2"), set()),  # a location is added: no unit restarts
         (lambda: plan("L1", "L2", least="-1001"), {"clean@E1", "clean@E2"}),  # one unit's code is replaced
-        (lambda: plan("L1", least="-1001"), {"clean@E2"}),  # a location is taken out, unread rows and all
-        (lambda: plan("L1", least="-1001", also=True), {"out@C1"}),  # a sink goes to a unit of another name
+        (lambda: plan("L1", least="-1001"), {"clean@E2"}),  # a location is removed, with its unread rows
+        (lambda: plan("L1", least="-1001", also=True), {"out@C1"}),  # a sink is added: the unit's name changes
     ]
     assert controller.kills == 0
     for number, (make, restarted) in enumerate(steps):
         if number == 3:
-            more(1000)  # all of L2's rows are there and taken before it goes
+            more(1000)  # all of L2's rows are read before it is removed
             wait_for_rows(tmp_path, "clean@E2", len(made["L2"]))
         stopped = changed(tmp_path, controller, make(), kill=number > 0)
         assert stopped.keys() == restarted, number
@@ -123,7 +123,7 @@ def test_changes_by_a_controller_that_is_killed(
 
 
 def wait_for_rows(place: Path, unit: str, rows_in: int) -> None:
-    """Wait until a unit has read so many rows."""
+    """Wait until a unit has read this number of rows."""
     agent = Agents(place).find(CONTINUUM.node(unit.partition("@")[2]))
     deadline = time.monotonic() + PATIENCE
     while not any(u.unit == unit and u.rows_in >= rows_in for u in agent.progress(NAME).units):

@@ -1,4 +1,4 @@
-"""An SLO is broken while a deployment runs: it is changed without a person, and the law holds."""
+"""Break an SLO while a deployment runs: the policy changes the deployment, and the sinks equal the batch run."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ zones:
 NAME = "loop"
 SCHEMA = "id bigint, ts timestamp, k string, ballast string"
 LIMIT = 6_000.0
-"""Bytes/s into the cloud: what the ballast of every row exceeds by far, and counts by window never do."""
+"""Bytes/s into the cloud: the ballast of every row exceeds this by far, and counts by window never do."""
 
 
 def planned(path: str) -> DeploymentPlan:
-    """Plan rows sent up whole, and counted in the cloud; all but the sink could be at the edge."""
+    """Plan rows sent up unfiltered, and counted in the cloud; all operators but the sink could be at the edge."""
     builder = hw.flow(NAME, locations=["L1"])
     rows = builder.read.json(path, SCHEMA).with_watermark("ts", "1 second").named("rows")
     counts = (
@@ -101,7 +101,7 @@ def decided(place: Path, fits: Callable[[Decision], bool]) -> Decision:
 
 
 def wait_until_learned(place: Path) -> None:
-    """Wait until it is known how few rows the counts are."""
+    """Wait until the few rows of the counts are measured."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         with closing(StoreReader.open(str(place / "store.db"))) as store:
@@ -113,9 +113,9 @@ def wait_until_learned(place: Path) -> None:
 
 
 def test_a_limit_that_is_broken_moves_what_can_be_moved(tmp_path: Path, controller: Controller) -> None:
-    """Rows with ballast are counted at the edge when they are too much for the link; nothing is lost.
+    """Rows with ballast move to the edge to be counted when they exceed the link's capacity; no row is lost.
 
-    It is proposed first, and approved; the controller is killed while that is carried out.
+    The move is proposed first, and approved; the controller is killed while it executes the move.
     """
     store, feed = str(tmp_path / "store.db"), Feed(tmp_path / "in" / "L1")
     feed.start()

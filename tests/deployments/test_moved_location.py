@@ -1,4 +1,4 @@
-"""Operators go to another layer for one location, and come back, while rows flow: the law holds."""
+"""Move operators to another layer for one location, and back, while rows flow: the sinks equal the batch run."""
 
 from __future__ import annotations
 

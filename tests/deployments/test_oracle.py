@@ -1,4 +1,4 @@
-"""The law: whatever the cuts and the placement, the sinks hold what one Spark batch run gives."""
+"""For any cuts and placement, the sinks equal the result of one Spark batch run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DECISIONS = {
 
 
 def apart(flow: Dataflow, continuum: Continuum) -> Deployment:
-    """Put whatever of the last location can be there into the cloud."""
+    """Place the last location's operators in the cloud where they can run there."""
     timed = {o for o in flow.order if isinstance(flow[o], Watermark)}
     for id_ in reversed(flow.order):
         timed |= {id_} if timed & set(flow.consumers[id_]) else set()

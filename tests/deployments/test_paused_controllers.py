@@ -1,7 +1,7 @@
-"""A controller stands still in the middle of a step, another takes over, and the first goes on: it is fenced.
+"""Pause a controller in the middle of a step; another takes over; the first continues and is fenced.
 
-One deployment is changed over and over while rows flow. Whatever the first controller sends when it goes on
-is refused: what runs on the nodes is what the store says, and in the end nothing is lost or doubled. A part
+One deployment is changed repeatedly while rows flow. All orders of the first controller after its pause are
+refused: the nodes run the units that the store states, and in the end no row is lost or doubled. A part
 of the matrix is a test; ``HEADWATER_PAUSES="fission fusion migration"``, or some of them, runs all of these
 and prints the table.
 """
@@ -61,7 +61,7 @@ class Two:
             self._all.append(process)
 
     def carry_out(self, version: int) -> str:
-        """Wait until a version is dealt with; give its outcome."""
+        """Wait until a version is finished; return its outcome."""
 
         def observed_version() -> bool:
             (now,) = observe.status(NAME, str(self._place / "store.db"))
@@ -73,11 +73,11 @@ class Two:
         return str(now.change.outcome)
 
     def wait_for_pause(self) -> None:
-        """Wait until one of them stands still."""
+        """Wait until one of the controllers is paused."""
         self._until(lambda: any(_stopped(p) for p in self._all), "a controller to stop")
 
     def go_on(self) -> None:
-        """Let the one that stands still go on, see it end because another acts, and start one anew."""
+        """Continue the paused controller, see it end because the other acts, and start a new one."""
         (still,) = (p for p in self._all if _stopped(p))
         still.send_signal(signal.SIGCONT)
         assert still.wait(PATIENCE) == pausing.FENCED
@@ -93,7 +93,7 @@ class Two:
             time.sleep(0.05)
 
     def end(self) -> None:
-        """End both."""
+        """End both controllers."""
         for process in self._all:
             process.send_signal(signal.SIGCONT)
             process.terminate()
@@ -109,7 +109,7 @@ def _stopped(process: subprocess.Popen[bytes]) -> bool:
 
 
 def running(place: Path) -> set[str]:
-    """Name the units that run, by the nodes' own word."""
+    """Return the running units, as the nodes report them."""
     agents = Agents(place)
     return {
         unit.unit
@@ -121,7 +121,7 @@ def running(place: Path) -> set[str]:
 
 
 def known(place: Path) -> set[str]:
-    """Name the units that are to run, by the store's word."""
+    """Return the units that are to run, as the store has them."""
     with closing(StoreReader.open(str(place / "store.db"))) as store:
         return {which[0] for which, unit_status in store.unit_statuses(NAME).items() if unit_status.runs}
 
@@ -180,11 +180,11 @@ def test_a_paused_controller_changes_nothing_any_more(endpoint: LocalEndpoint, t
 
 
 def cases(steps: tuple[Step, ...]) -> list[tuple[Step, str]]:
-    """Give every step with every moment at which a controller may stand still in it."""
+    """Return every step with every moment at which a controller may be paused in it."""
     return [(step, moment) for step in steps if not isinstance(step, Watch) for moment in MOMENTS]
 
 
 def bring_to(two: Two, plan: DeploymentPlan, store: str) -> None:
-    """Bring the deployment into a plan, whatever became of the change before."""
+    """Bring the deployment to a plan, whether or not the change before succeeded."""
     if not Client(store).preview(plan).same:
         assert two.carry_out(apply(plan, store)) == "done"

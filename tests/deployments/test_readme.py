@@ -1,4 +1,4 @@
-"""The README's first dataflow does what the README says."""
+"""Run the README's first dataflow and compare its output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_first_dataflow_of_the_readme(tmp_path: Path) -> None:
     (tmp_path / "plant.yaml").write_text(blocks["yaml"])
     bin_ = tmp_path / "bin"
     bin_.mkdir()
-    # Whatever is installed: this checkout's code under the command's name.
+    # Put this checkout's code under the command's name, independent of the installed version.
     command = f'#!/bin/sh\nexec "{sys.executable}" -c "from headwater.cli import main; main()" "$@"\n'
     (bin_ / "headwater").write_text(command)
     (bin_ / "headwater").chmod(0o755)

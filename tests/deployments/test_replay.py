@@ -1,4 +1,4 @@
-"""A malformed record is corrected and replayed, its agent is killed meanwhile: it is in the sink once."""
+"""Correct and replay a malformed record, and kill its agent meanwhile: the record is in the sink once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dataflow that is edited between two runs in the same directory goes on with its state: the law holds."""
+"""Edit a dataflow between two runs in the same directory: it continues with its state."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ NAME = "again"
 
 
 def flow(path: str, *, least: int = -1000, also: bool = False, size: str = "20 seconds") -> Dataflow:
-    """Give the highest values so far by key, and windows that are counted.
+    """Return the highest values so far by key, and counted windows.
 
-    ``least`` changes a filter and not what comes out; ``also`` adds a filter and a sink behind the state.
+    ``least`` changes a filter and not the output; ``also`` adds a filter and a sink behind the state.
     """
     builder = hw.flow(NAME, locations=LOCATIONS)
     read = builder.read.json(path, SCHEMA, location_as="location").named("read")
@@ -63,7 +63,7 @@ def _most(state: float | None, row: dict[str, Any]) -> tuple[float, dict[str, An
 
 
 class Runs:
-    """Runs in one directory, one after the other, as ``headwater run`` makes them."""
+    """Runs in one directory, one after the other, as ``headwater run`` starts them."""
 
     def __init__(self, directory: Path, endpoint: LocalEndpoint) -> None:
         self.directory = directory
@@ -86,12 +86,12 @@ class Runs:
             one.stop()
 
     def settled(self, found: Proposal) -> None:
-        """Run until what has arrived has gone through, and stop."""
+        """Run until the rows that have arrived are processed, and stop."""
         with self.run(found.plan) as one:
             one.settle()
 
     def drained(self, found: Proposal) -> dict[str, pa.Table]:
-        """Run to the end of all input, and give what sinks hold."""
+        """Run to the end of all input; return the rows in the sinks."""
         with self.run(found.plan) as one:
             one.drain()
             return {sink.id: one.sink_rows(sink.id) for sink in found.plan.dataflow.sinks}
@@ -108,7 +108,7 @@ def runs(endpoint: LocalEndpoint, tmp_path: Path) -> Runs:
 
 
 def some(released: Iterator[Any], count: int) -> None:
-    """Let more files arrive."""
+    """Release more files."""
     for _ in range(count):
         next(released)
 
@@ -130,13 +130,13 @@ def test_an_edited_dataflow_goes_on_with_its_state(runs: Runs, source: BoundedSo
     assert {u.action for u in second.change.diff.units} >= {"unchanged", "replace"}
     runs.settled(second)
     some(released, 3)
-    runs.settled(runs.propose(dataflow=edited))  # as it was
+    runs.settled(runs.propose(dataflow=edited))  # the first dataflow again
     for _ in released:
         pass
     got = runs.drained(runs.propose(dataflow=edited))
     highs = got.pop("highs")
     assert differences(runs, edited, got, endpoint) == {}
-    # What is new has what came since, of the state of before.
+    # New operators have the rows since their start, on the former state.
     found = compare(batch_result(endpoint.session(), edited, CONTINUUM)["highs"], highs)
     assert highs.num_rows > 10 and not found.duplicated and found.lost
 
@@ -188,7 +188,7 @@ def test_state_that_an_edit_would_lose_is_given_up_only_where_that_is_said(
     plan = runs.client.in_force(NAME)
     with (
         pytest.raises(HeadwaterError, match="--reset-state counted@S1"),
-        runs.run(build(wider, CONTINUUM)),  # without a look before
+        runs.run(build(wider, CONTINUUM)),  # without a proposal before
     ):
         pass
     for _ in released:

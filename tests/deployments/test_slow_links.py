@@ -1,4 +1,4 @@
-"""A location is taken out while its last rows are still on their way: they are read all the same."""
+"""Remove a location while its last rows are still on the link: they are read nevertheless."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def planned(path: str, *locations: str) -> DeploymentPlan:
 
 
 def entries(home: Path) -> int:
-    """Count what E2 has written, by looking at its disk: nobody answers over its link."""
+    """Count the entries that E2 has written on its disk: no call over its link is answered."""
     logs = [p.parent for p in (home / "zones" / "E2").rglob("floor.json") if "clean-" in str(p)]
     return sum(FileLog(log).latest() for log in logs)
 

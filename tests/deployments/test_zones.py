@@ -1,4 +1,4 @@
-"""Zones with an agent, a Spark and a disk of their own: the law holds, whatever befalls them."""
+"""Zones with an agent, a Spark and a disk of their own, under failures: the sinks equal the batch run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_befalls_zones_loses_nothing(endpoint: LocalEndpoint, tmp_path: Pat
         assert 0 < host.cores <= (2 if zone == "C1" else 1)
         assert host.cpu_s > 0 and host.agent_s > 0 and host.memory > 0
         assert all(u.operators for u in progress.units)
-    # Neither the cloud's agent nor its Spark was killed: what its units took is part of what Spark took.
+    # Neither the cloud's agent nor its Spark was killed: the rows of its units are a part of Spark's rows.
     assert 0 < sum(u.cpu_s for u in seen["C1"].units) <= seen["C1"].hosts[0].cpu_s
     expected = batch_result(endpoint.session(), plan.dataflow, plan.continuum)
     assert {s: compare(expected[s], t) for s, t in got.items() if compare(expected[s], t)} == {}

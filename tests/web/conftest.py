@@ -1,4 +1,4 @@
-"""A real browser, and servers of the dashboard to look at with it; skipped where there is no Chromium."""
+"""A real browser, and servers of the dashboard for it; tests are skipped where there is no Chromium."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARGUMENTS = [
 SHOTS = "HEADWATER_SCREENSHOTS"
 """The environment variable with the directory that screenshots go to; without it none are made."""
 WAIT = 90_000
-"""Milliseconds within which what is waited for comes, on a busy machine too."""
+"""Time limit of every wait in milliseconds, long enough for a busy machine."""
 STARTS = 240.0
 """Seconds within which a server is up, on a busy machine too."""
 
@@ -36,7 +36,7 @@ STARTS = 240.0
 # It has an event loop in this thread, which tests of other modules must not find.
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Playwright]:
-    """Give what drives the browser; skip where there is none, or fail where tests may not be skipped."""
+    """Yield the browser's driver; skip where there is none, or fail where tests may not be skipped."""
     try:
         from playwright.sync_api import sync_playwright
 
@@ -55,7 +55,7 @@ Open = Callable[..., "Page"]
 
 @pytest.fixture
 def browser(chromium: Playwright, tmp_path: Path) -> Iterator[Open]:
-    """Give a way to open pages, each with a profile of its own; what goes wrong in a page fails the test."""
+    """Yield a function that opens pages, each with a profile of its own; an error in a page fails the test."""
     contexts: list[BrowserContext] = []
     wrong: list[str] = []
 
@@ -87,7 +87,7 @@ def browser(chromium: Playwright, tmp_path: Path) -> Iterator[Open]:
 
 @dataclass
 class Server:
-    """A server of the dashboard in a process of its own, that can be ended and started again."""
+    """A server of the dashboard in a separate process, which can be ended and started again."""
 
     directory: Path
     port: int
@@ -137,7 +137,7 @@ class Server:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Give a way to start servers over a store in this test's directory."""
+    """Yield a function that starts servers over a store in this test's directory."""
     servers: list[Server] = []
 
     def start(*options: str) -> Server:
@@ -153,7 +153,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def shot() -> Callable[[Page, str], None]:
-    """Give a way to keep what a page looks like for the docs, where it is asked for."""
+    """Return a function that saves a screenshot of a page for the docs, where that is requested."""
     directory = os.environ.get(SHOTS)
 
     def keep(page: Page, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What the browser tests put into a store: a dataflow over Acme's zones, and proposals on it."""
+"""The store's content in the browser tests: a dataflow over Acme's zones, and proposals on it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BETTER = {
 
 
 def apply(place: str, directory: Path) -> int:
-    """Want the dataflow, and give its version."""
+    """Store the dataflow as the desired state; return its version."""
     flow = directory / "flow.py"
     flow.write_text(FLOW)
     loaded = loading.load_dataflow(str(flow)).dataflow
@@ -55,7 +55,7 @@ def until_runs(place: str, version: int, seconds: float = 90.0) -> None:
 
 
 def propose_fission(place: str) -> int:
-    """Propose to cut the units at the edge behind the watermark, and give the decision's number."""
+    """Propose to cut the units at the edge behind the watermark; return the decision's number."""
     client = Client(place)
     unit = next(u for u in client.in_force("machines").units if u.zone == "E1")
     request = PlanRequest(of="machines", edits=(Split(unit=unit.id, after="watermark"),))
@@ -63,7 +63,7 @@ def propose_fission(place: str) -> int:
 
 
 def propose(place: str, plan: DeploymentPlan) -> int:
-    """Propose a plan as the controller would, which holds the lease and decides nothing by itself here."""
+    """Propose a plan as the controller would; this controller holds the lease and decides nothing by itself."""
     store = Store(place)
     try:
         store.set_slo("machines", SLO(mode="off", max_latency=2.0))

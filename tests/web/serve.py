@@ -1,4 +1,4 @@
-"""The server as `headwater up` has it, with a controller over simulated zones, for the browser tests.
+"""Serve the dashboard as `headwater up` does, with a controller over simulated zones, for the browser tests.
 
     python -m tests.web.serve DIRECTORY PORT [--idle] [--real]
 
@@ -27,7 +27,7 @@ RATES = {"edge": 640.0, "site": 212.0, "cloud": 31.0}
 
 
 class LivelyNodes(SimulatedNodes):
-    """Simulated nodes that say how fast they are, too: all counts begin when they are first asked for."""
+    """Simulated nodes that also report rates: all counts begin with the first report."""
 
     def __init__(self, place: str, file: Path) -> None:
         super().__init__(file, seen=lambda unit: _lively(unit, self.passed(unit.unit)))
@@ -40,7 +40,7 @@ class LivelyNodes(SimulatedNodes):
         return now - self._begun.setdefault(what, now)
 
     def link(self, zone: str) -> Link | None:
-        """Give the link of a zone upward, as a plan that is in force has it."""
+        """Return the link of a zone to its parent, as a plan in force has it."""
         if zone not in self._links:
             for plan in deployments.in_force(self._place).values():
                 self._links |= {z.name: z.link for z in plan.continuum.zones}
@@ -121,7 +121,7 @@ def _lively(unit: UnitProgress, passed: float) -> UnitProgress:
 
 def main(directory: Path, port: int, *, idle: bool, real: bool) -> None:
     """Serve until the process is ended."""
-    tables.SYNCHRONOUS = "OFF"  # what a power cut would take is made anew by the next test
+    tables.SYNCHRONOUS = "OFF"  # the next test makes all files again after a power cut
     place, stop = str(directory / "store.db"), stopped_by_signals()
     nodes = LivelyNodes(place, directory / "zones.json")
     with serving(place, "127.0.0.1", port, home=directory):

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, over a real controller of simulated zones."""
+"""Test the dashboard in a real browser, over a real controller of simulated zones."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     expect(unit(page, "means@S1")).to_have_attribute("aria-label", re.compile(r"/s, lag \d+ rows"))
     shot(page, "dashboard-map")
 
-    # A unit tells of its operators, schema, state and lag.
+    # A unit's panel shows its operators, schema, state and lag.
     unit(page, "means@S1").click()
     panel = page.get_by_role("complementary", name="Details")
     expect(panel.get_by_role("heading", name="means@S1")).to_be_visible()
@@ -76,7 +76,7 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     expect(panel.get_by_role("cell", name="warm@E1")).to_be_visible()
     shot(page, "dashboard-unit")
 
-    # A proposal waits; what it would do is told before it is approved.
+    # A proposal waits; its effect is shown before it is approved.
     number = scene.propose_fission(server.store_url)
     page.get_by_role("link", name=re.compile("Proposals *1")).click()
     page.get_by_role("link", name=re.compile("cut behind watermark")).click()
@@ -93,7 +93,7 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     expect(page.get_by_text("Version 2 is wanted now.")).to_be_visible()
     expect(page.get_by_role("button", name="Approve")).to_be_hidden()
 
-    # The fission is seen by whoever has the map open.
+    # Every open map shows the fission.
     expect(unit(watching, "watermark@E1")).to_be_visible()
     expect(unit(watching, "watermark@E5")).to_have_attribute("aria-label", re.compile("running"))
     expect(watching.get_by_role("status").filter(has_text=re.compile("new", re.I))).to_have_count(1)
@@ -102,7 +102,7 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     with stores.existing(server.store_url) as store:
         assert store.decision(number).version == 2
 
-    # The course of it has the change on it.
+    # The deployment's history shows the change.
     page.goto(f"{server.url}/dataflows/machines")
     expect(page.get_by_text(re.compile(r"Version 2 run: done"))).to_be_visible()
     expect(page.get_by_role("link", name=f"Decision {number}")).to_be_visible()
@@ -168,7 +168,7 @@ def test_a_server_is_lost_and_comes_back(serve: Serve, browser: Open) -> None:
     server.end()
     expect(lost).to_be_visible()
     expect(lost).to_contain_text("Connection lost")
-    expect(unit(page, "warm@E1")).to_be_visible()  # what was seen last stays
+    expect(unit(page, "warm@E1")).to_be_visible()  # the last figures stay
     server.options = ("--idle",)
     server.start()
     expect(lost).to_be_hidden()
@@ -239,7 +239,7 @@ def test_by_keyboard_alone(serve: Serve, browser: Open) -> None:
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     assert page.evaluate(focused).startswith("Zone C1")
-    # What is focused stays so while figures change around it.
+    # The focused element stays focused while figures around it change.
     before = page.locator(".hw-map").get_attribute("data-updates")
     page.wait_for_function(f"document.querySelector('.hw-map').dataset.updates > {int(before or 0) + 2}")
     assert page.evaluate(focused).startswith("Zone C1")
@@ -252,7 +252,7 @@ def test_five_hundred_zones_and_two_hundred_dataflows(serve: Serve, browser: Ope
     page = browser(server.url)
     expect(page.locator(".hw-map[data-zones='500']")).to_be_attached()
     expect(zone(page, "C1")).to_be_visible()
-    assert page.locator("[aria-label*='zones below']").count() > 0  # what is too small is put together
+    assert page.locator("[aria-label*='zones below']").count() > 0  # zones that are too small are combined
     group = page.locator("[aria-label*='zones below S25,']")
     page.get_by_role("button", name="Show all").click()
     shot(page, "dashboard-500-zones")

@@ -1,4 +1,4 @@
-"""The dashboard over real zones with Sparks of their own: units, a fission, a dead letter replayed."""
+"""Test the dashboard over real zones with real Sparks: units, a fission, a replayed dead letter."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def real(serve: Callable[..., Server]) -> Iterator[Server]:
 
 @contextmanager
 def machines(directory: Path) -> Iterator[None]:
-    """Have a file of readings come every second, and a reading that is no number in the first."""
+    """Write a file of readings every second, and in the first a reading that is no number."""
     directory.mkdir(parents=True)
     over = threading.Event()
 
@@ -74,7 +74,7 @@ def test_real_zones(real: Server, browser: Open, shot: Callable[[Page, str], Non
 
 
 def look(real: Server, browser: Open, shot: Callable[[Page, str], None]) -> None:
-    """See units appear, replay a dead letter, watch a fission, suppose other rates."""
+    """Watch units appear, replay a dead letter, watch a fission, predict other rates."""
     flow = real.directory / "flow.py"
     text = scene.FLOW.replace('"in/{location}"', f'"{real.directory}/in/{{location}}"')
     flow.write_text(text.replace('["L1", "L2", "L3", "L4", "L5"]', '["L1"]'))

@@ -19,7 +19,7 @@ _TAGS = frozenset(
 
 
 def node(tag: str, *children: Node | None, **attributes: Any) -> Node:
-    """Make a node; ``act`` is what the server is told when it is clicked, ``cls`` its class.
+    """Make a node; ``act`` is the message to the server when it is clicked, ``cls`` its class.
 
     Text stays text: there is no way to give markup.
 

@@ -92,6 +92,6 @@ def _page(goes_on: str, error: str = "") -> str:
 
 
 def _inside(address: str) -> str:
-    """Return an address of this server, whatever was requested."""
+    """Return the requested address if it is on this server and no sign-in page, else the start page."""
     plain = address.startswith("/") and not address.startswith(("//", "/\\")) and "\n" not in address
     return address if plain and not address.startswith("/sign") else "/"
