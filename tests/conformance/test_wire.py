@@ -10,6 +10,7 @@ import pytest
 from headwater.channels.logserver import LogServer
 from headwater.channels.wire import Credentials, Wire
 from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
+from headwater.disk.ports import free_ports
 
 
 def no_log(id_: str) -> Any:
@@ -55,3 +56,10 @@ def test_of_a_long_error_the_beginning_arrives(failing: Callable[[Exception], He
 def test_what_nobody_foresaw_arrives(failing: Callable[[Exception], HeadwaterError]) -> None:
     got = failing(ValueError("what a plan: " + "世" * 100_000))
     assert type(got) is RuntimeFailure and "ValueError: what a plan: 世" in got.what
+
+
+def test_an_error_names_the_node_not_its_address() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(Unavailable) as silent:
+        Wire(f"127.0.0.1:{port}", Credentials("t"), "E1").ask("hello", {}, seconds=2)
+    assert "E1" in str(silent.value) and str(port) not in str(silent.value)
