@@ -1,7 +1,7 @@
 """Refuse a class name that is defined twice, and a word in a class name that is not agreed on.
 
 A word is agreed on where ``docs/glossary.md`` has it, or ``scripts/words.txt``: plain English, and names that
-others gave. A new term belongs into the glossary, with its meaning.
+others gave. A new term belongs in the glossary, with its meaning.
 """
 
 from __future__ import annotations
