@@ -6,8 +6,8 @@
 
 BIN := .venv/bin
 STAMP := .venv/.setup-done
-# Two processes, a file of tests each at a time: much of a test is waiting.
-PARALLEL := -n 2 --dist loadfile
+# Three processes on two cores, a file of tests each at a time: much of a test is waiting.
+PARALLEL := -n 3 --dist loadfile
 # Spark finds Java by JAVA_HOME; java.sh prints the home of a fitting one.
 WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)"
 
