@@ -6,8 +6,8 @@
 
 BIN := .venv/bin
 STAMP := .venv/.setup-done
-# Three processes on two cores, a file of tests each at a time: much of a test is waiting.
-PARALLEL := -n 3 --dist loadfile
+# Two processes, a file of tests each at a time: much of a test is waiting.
+PARALLEL := -n 2 --dist loadfile
 # Spark finds Java by JAVA_HOME; java.sh prints the home of a fitting one.
 WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)"
 
@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml scripts/setup.sh scripts/system_package.sh
 demo: setup ## Run the demonstration on this machine
 	@$(WITH_JAVA) $(BIN)/headwater demo
 
-test: test-setup ## Run all tests but the long ones (25 minutes on 2 cores)
+test: test-setup ## Run all tests but the long ones (30 minutes on 2 cores)
 	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit tests/web tests/conformance tests/deployments
 
 test-unit: setup ## Run the unit tests only

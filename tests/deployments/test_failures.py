@@ -232,7 +232,7 @@ def test_a_unit_over_which_spark_stumbles_is_started_again(
         deployment.stop()
         launcher.write_text("\n".join([*lines, ""]))
     assert not stumble.exists()
-    assert "failed to connect back; started again" in caplog.text
+    assert "worker to connect back; started again" in caplog.text
     assert not compare(batch_result(own_endpoint.session(), flow, continuum)["out"], table)
 
 
