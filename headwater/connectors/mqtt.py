@@ -376,6 +376,7 @@ class MqttBridge:
             batch: list[_Message] = []
             while self._buffer.messages and len(batch) < self._flush_messages:
                 batch.append(self._buffer.messages.popleft())
+            self._changed.notify_all()  # there is room for the message that the callback holds back
             return batch
 
     def _store(self, messages: list[_Message]) -> bool:
