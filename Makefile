@@ -17,7 +17,7 @@ help: ## List the targets
 setup: $(STAMP) ## Make .venv with Headwater and its tools; install Java 17 where there is none
 	@scripts/java.sh --install >/dev/null
 
-# Tests skip what these would run.
+# Tests that need a missing program are skipped.
 test-setup: setup ## Install Chromium and Mosquitto for the tests, where there are none
 	@scripts/browser.sh --install >/dev/null
 	@scripts/mosquitto.sh --install >/dev/null

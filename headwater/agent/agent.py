@@ -194,9 +194,7 @@ class Agent:
             deployed.end(unit)
 
     def _report(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the progress of all deployments, the wanted state of each unit, the processes of this node, and the
-        nodes that units read from.
-        """
+        """Return all progress, the wanted state of each unit, this node's processes, and the nodes that units read."""
         self._admit(body)
         with self._lock:
             here = dict(self._deployed)

@@ -115,9 +115,10 @@ class IdleInputs:
                 found[one.name] = self._lifted[one.name] = lift
         return found
 
-    def row_time(self, input_: WatermarkInput, lift: int) -> int:
-        """Return the event time of a row that advances an input's watermark to its lift."""
-        return lift + _delay(input_)
+
+def row_time(input_: WatermarkInput, lift: int) -> int:
+    """Return the event time of a row that advances an input's watermark to its lift."""
+    return lift + _delay(input_)
 
 
 def _delay(input_: WatermarkInput) -> int:

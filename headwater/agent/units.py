@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headwater.agent.idleness import IdleInputs, InputSeen
+from headwater.agent.idleness import IdleInputs, InputSeen, row_time
 from headwater.channels.base import AGAIN_AFTER
 from headwater.channels.channelspec import is_copied, member_spec, register
 from headwater.channels.filelog import FileLog
@@ -426,7 +426,7 @@ class Units:
         lifts = work.idle.lifts(inputs)
         for name, lift in lifts.items():
             if name in own:
-                at = datetime.fromtimestamp(work.idle.row_time(own[name], lift) / 1_000_000, UTC).isoformat()
+                at = datetime.fromtimestamp(row_time(own[name], lift) / 1_000_000, UTC).isoformat()
                 self._signal(work, lift_file(own[name], "*"), lift_file(own[name], lift), at)
         for operator in {c.operator for c in spec.inputs}:
             of = {c.id: lifts[c.id] for c in spec.inputs if c.operator == operator and c.id in lifts}

@@ -113,13 +113,13 @@ class UnitProgress:
     """Whether it is open if the unit can run: its first batch has not ended, or Spark stumbled and it starts again."""
 
 
-def node_of(unit: str) -> str:
-    """Return the node in a unit's id.
+def node_of(id_: str) -> str:
+    """Return the node in the id of a unit or a channel.
 
     >>> node_of("high.1of2@s1a")
     's1a'
     """
-    return unit.rpartition("@")[2]
+    return id_.rpartition("@")[2]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ class Operator:
     ordered_inputs: ClassVar[bool] = True
     stateful: ClassVar[bool] = False
     shown: ClassVar[tuple[str, ...]] = ()  # the settings in the label
+    newer: ClassVar[frozenset[str]] = frozenset()  # settings that stored keys do not have: left out while None
 
     id: str
     inputs: tuple[str, ...] = ()
@@ -37,7 +38,8 @@ class Operator:
 
     def config(self) -> dict[str, Any]:
         """Return the operator's settings as JSON-able data, without name, inputs and place."""
-        return {f.name: _data(getattr(self, f.name)) for f in fields(self) if f.name not in _PLACEMENT}
+        found = {f.name: _data(getattr(self, f.name)) for f in fields(self) if f.name not in _PLACEMENT}
+        return {name: value for name, value in found.items() if value is not None or name not in self.newer}
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         """Check the operator against its inputs' types and return its output's type."""
@@ -253,14 +255,10 @@ class Watermark(Operator):
 
     kind: ClassVar[str] = "watermark"
     shown: ClassVar[tuple[str, ...]] = ("column", "delay")
+    newer: ClassVar[frozenset[str]] = frozenset({"idle_after"})
     column: str
     delay: str
     idle_after: str | None = None
-
-    def config(self) -> dict[str, Any]:
-        # Without idleness the operator has the key of dataflows that were written before there was one.
-        settings = super().config()
-        return settings if self.idle_after is not None else {k: v for k, v in settings.items() if k != "idle_after"}
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs

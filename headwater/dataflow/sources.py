@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from headwater.core.errors import DataflowError
 from headwater.dataflow.operators import Operator, checked_schema
@@ -55,18 +55,13 @@ class FileSource(Source):
 
     kind: ClassVar[str] = "files"
     shown: ClassVar[tuple[str, ...]] = ("format", "path")
+    newer: ClassVar[frozenset[str]] = frozenset({"file_as"})
 
     path: str
     format: Literal["csv", "json", "parquet"]
     schema_text: str
     options: tuple[tuple[str, str], ...] = ()
     file_as: str | None = None
-
-    def config(self) -> dict[str, Any]:
-        found = super().config()
-        if self.file_as is None:
-            del found["file_as"]  # the setting is newer than stored keys and specs
-        return found
 
     def added(self) -> list[tuple[str, str]]:
         return ([] if self.file_as is None else [("file_as", self.file_as)]) + super().added()

@@ -105,10 +105,10 @@ def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None =
 
 def _move_unit(plan: DeploymentPlan, name: str, to: str, location: str | None) -> Deployment:
     unit, deployment = _unit(plan, name), plan.deployment
-    all_ = name == unit.name or set(unit.locations) == set(plan.locations)
+    everywhere = name == unit.name or set(unit.locations) == set(plan.locations)
     for id_ in unit.operators:
         if not isinstance(plan.dataflow[id_], Source):
-            for one in [location] if location is not None or all_ else unit.locations:
+            for one in [location] if location is not None or everywhere else unit.locations:
                 deployment = move(replace(plan, deployment=deployment), id_, to, location=one)
     return deployment
 

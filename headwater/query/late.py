@@ -46,8 +46,8 @@ def rows_by_close(operator: Aggregate, type_: StreamType) -> Column:
             hop = _micros(operator, slide) if slide else length
             closes = f"{at} - pmod({at} - {length}, {hop}) + {hop}"
         case SessionWindow(_, gap):
-            # Every row closes at a time of its own. Rounded up to a twentieth of the gap, few times remain: the
-            # histogram of many costs more than the aggregate.
+            # Each row has its own closing time. Rounding up to a twentieth of the gap leaves few of them; a histogram
+            # of many costs more than the aggregate.
             length = _micros(operator, gap)
             step = max(length // 20, 1000)
             closes = f"ceil(({at} + {length}) / {step}) * {step}"

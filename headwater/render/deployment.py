@@ -14,7 +14,7 @@ from rich.tree import Tree
 from headwater.app.view import Status
 from headwater.continuum.model import Link, Zone
 from headwater.core.errors import ErrorList, HeadwaterError
-from headwater.core.metrics import LinkProgress, Progress, UnitProgress
+from headwater.core.metrics import LinkProgress, Progress, UnitProgress, node_of
 from headwater.core.quantity import format_bandwidth, format_duration, format_size
 from headwater.plan.diff import PlanDiff
 from headwater.plan.model import Channel, DeploymentPlan, Unit
@@ -233,7 +233,7 @@ def _unit_table(units: Iterable[UnitProgress]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("Unit", overflow="fold")
     every = list(units)
-    zoned = any(u.unit.rpartition("@")[2] != u.zone for u in every)  # behind the @ is a host
+    zoned = any(node_of(u.unit) != u.zone for u in every)
     if zoned:
         table.add_column("Zone", no_wrap=True)
     table.add_column("Status", no_wrap=True)
@@ -268,7 +268,7 @@ def _buffers(progress: Progress) -> Iterator[Text]:
     """Describe channels that fill up or cannot be read now, and how long there is room."""
     down = {link.link.rpartition("-")[0] for link in progress.links if link.up is False}
     for channel in progress.channels:
-        zone = channel.channel.rpartition("@")[2]
+        zone = node_of(channel.channel)
         lasts = channel.lasts_s if channel.lasts_s is not None else channel.would_last()
         if lasts is None or (zone not in down and (channel.lasts_s is None or lasts > _FULL_SOON)):
             continue

@@ -39,6 +39,7 @@ _PAGES = (
     ("letters", "Dead letters", "/letters"),
     ("whatif", "What if", "/whatif"),
 )
+_TRIAL = "No owner has a token: every user of this machine has all permissions. See docs/rest.md."
 _HEAD = """<script>
 addEventListener("DOMContentLoaded", () => {
   const lost = document.getElementById("popup");
@@ -275,9 +276,6 @@ def phase_tag(phase: str, busy: bool, failed: int = 0) -> Node:
 
 def _said(kind: str, *parts: Node) -> Node:
     return node("p", *parts, cls=f"hw-said hw-said-{kind}")
-
-
-_TRIAL = "No owner has a token: every user of this machine has all permissions. See docs/rest.md."
 
 
 def _who(asker: Asker) -> str:
