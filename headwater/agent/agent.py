@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headwater.agent import statetransfer
 from headwater.agent.tasks import NodeTasks
@@ -44,6 +44,7 @@ from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.settings import UnitSettings
 from headwater.plan.port import Fence, Stamp
 from headwater.plan.spec import UnitSpec
+from headwater.plan.steps import FormerOutputChoice
 from headwater.plan.transfer import StateTransfer
 from headwater.query.query import reaching_spark
 from headwater.spark.hosts import HostMeter
@@ -150,6 +151,7 @@ class Agent:
             "hello": self._hello,
             "peers": self._meet,
             "hold": self._hold,
+            "former_output": self._of_unit(self._former_output, alone=True),
             "check": self._of_unit(lambda d, spec, body: d.check(spec)),
             "prepare": self._of_unit(
                 lambda d, spec, body: d.prepare(spec, frozenset(map(str, body.get("joining") or ()))),
@@ -211,6 +213,11 @@ class Agent:
                 - {self.node}
             ),
         }
+
+    def _former_output(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
+        """Refuse, keep or remove other runs' output in a unit's sinks."""
+        choice: FormerOutputChoice = load(cast(Any, FormerOutputChoice), body.get("choice"), what="a choice")
+        deployed.former_output(spec, choice)
 
     def _transfer(self, body: Mapping[str, Any]) -> tuple[StateTransfer, list[str]]:
         """Parse a state transfer and the names of the states saved by its sources."""

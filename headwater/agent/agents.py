@@ -30,6 +30,7 @@ from headwater.disk.layout import sink_name
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import NodeReport, Replayed, TakeStamp
 from headwater.plan.spec import UnitSpec
+from headwater.plan.steps import FormerOutputChoice
 from headwater.plan.transfer import StateTransfer
 
 STATE_ENV = "HEADWATER_STATE_STORE"
@@ -69,6 +70,9 @@ class AgentClient:
         self._meet = meet
 
     # ------------------------------------------------------------ orders
+
+    def former_output(self, spec: UnitSpec, choice: FormerOutputChoice) -> None:
+        self._order("former_output", spec, choice=choice)
 
     def check(self, spec: UnitSpec) -> None:
         self._order("check", spec)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from headwater.agent.finishing import Finishing
+from headwater.agent.formeroutput import settle
 from headwater.agent.relays import Relays
 from headwater.agent.storedtasks import Task, stored_tasks, upgrade_tasks
 from headwater.agent.units import Units, Work
@@ -31,7 +32,7 @@ from headwater.disk.settings import UnitSettings
 from headwater.plan.model import Channel
 from headwater.plan.port import Wanted
 from headwater.plan.spec import UnitSpec
-from headwater.plan.steps import Incarnation, incarnation
+from headwater.plan.steps import FormerOutputChoice, Incarnation, incarnation
 from headwater.query.query import Running
 from headwater.spark.hosts import HostMeter
 from headwater.spark.sparks import Sparks
@@ -187,6 +188,10 @@ class NodeTasks:
     def check(self, spec: UnitSpec) -> None:
         """Compile a unit without starting it; raise its errors."""
         self._with_spark(spec).check(spec)
+
+    def former_output(self, spec: UnitSpec, choice: FormerOutputChoice) -> None:
+        """Refuse, keep or remove other runs' output in the sinks of a unit that has never run."""
+        settle(spec, choice, lambda: self._with_spark(spec).endpoint.session())
 
     def prepare(self, spec: UnitSpec, joining: frozenset[str] = frozenset()) -> None:
         """Make a unit's channels, register their readers, begin to pull its inputs.

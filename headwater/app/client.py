@@ -30,7 +30,7 @@ from headwater.plan.order import steps_to
 from headwater.plan.outline import PlanOutline, outline
 from headwater.plan.place import ANNOTATED, PlacementRequest, Prediction, Setting, place
 from headwater.plan.profile import Known, Profile
-from headwater.plan.steps import CanarySettings, Step
+from headwater.plan.steps import CanarySettings, FormerOutputChoice, Step
 from headwater.reuse.pool import Pool
 
 Shape = Literal["annotated", "one-unit", "unit-per-operator"]
@@ -60,6 +60,7 @@ class PlanRequest:
     pool: Pool | None = None
     reset_state: frozenset[str] = frozenset()
     canary: CanarySettings | None = None
+    former_output: FormerOutputChoice = "refuse"
 
     def __post_init__(self) -> None:
         chosen = [
@@ -264,6 +265,7 @@ class Client:
                 proposal.plan,
                 reset_state=request.reset_state,
                 canary=request.canary,
+                former_output=request.former_output,
                 after=after,
             )
             if (profile := request.profiles.get(name)) is not None:
@@ -298,7 +300,13 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
     if prediction is not None and prediction.limit_check is not None and prediction.limit_check.missing:
         plan = replace(plan, warnings=(*plan.warnings, prediction.limit_check.missing))
     try:
-        shown = preview(plan, store, reset_state=request.reset_state, canary=request.canary)
+        shown = preview(
+            plan,
+            store,
+            reset_state=request.reset_state,
+            canary=request.canary,
+            former_output=request.former_output,
+        )
     except HeadwaterError as error:
         return Proposal(request=request, plan=plan, preview=None, prediction=prediction, others=others, refused=error)
     return Proposal(request=request, plan=plan, preview=shown, prediction=prediction, others=others)
@@ -376,18 +384,20 @@ def preview(
     *,
     reset_state: frozenset[str] = frozenset(),
     canary: CanarySettings | None = None,
+    former_output: FormerOutputChoice = "refuse",
 ) -> Preview:
     """Return the effect of applying a plan; raise where it cannot be applied."""
     name = plan.dataflow.name
     record = store.find(name) if store is not None else None
     if store is None or record is None:
         decided = diff(None, plan, reset_state=reset_state)
-        steps = steps_to(decided, {}, {}, canary=canary)
+        steps = steps_to(decided, {}, {}, canary=canary, former_output=former_output)
         return Preview(diff=decided, steps=steps, version=0, busy=False, same=False)
     base, unit_statuses = store.active_plan(name), store.unit_statuses(name)
     next_one = DesiredState(deployment=name, version=record.version + 1, goal="run", plan=None)
     decided = diff(base, plan, reset_state=reset_state, generation=next_one.generation)
-    steps = steps_to(decided, unit_statuses, store.plans_of(unit_statuses), canary=canary)
+    plans = store.plans_of(unit_statuses)
+    steps = steps_to(decided, unit_statuses, plans, canary=canary, former_output=former_output)
     same = not steps and record.phase == "running" and plan_id(decided.wanted) == record.active_plan
     return Preview(
         diff=decided,

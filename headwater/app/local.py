@@ -40,6 +40,7 @@ from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.port import TakeStamp
 from headwater.plan.spec import UnitSpec, spec_of
+from headwater.plan.steps import FormerOutputChoice
 from headwater.spark.endpoint import LOG
 from headwater.spark.sparks import Sparks
 
@@ -108,7 +109,7 @@ class LocalRun:
 
     # ------------------------------------------------------------ life
 
-    def start(self, *, reset_state: frozenset[str] = frozenset()) -> None:
+    def start(self, *, reset_state: frozenset[str] = frozenset(), former_output: FormerOutputChoice = "refuse") -> None:
         """Apply the plan from the current unit statuses; continue where a former run stopped.
 
         Raises DeploymentError where the plan cannot replace the stored one, or that has finished.
@@ -121,7 +122,7 @@ class LocalRun:
             self._agent.begin()
             refuse_finished(store, self.name, self.layout.root)
             self._resume()
-            self._act(store, "run", reset_state=reset_state)
+            self._act(store, "run", reset_state=reset_state, former_output=former_output)
             base = store.active_plan(self.name)
             assert base is not None
             self.plan = base
@@ -146,6 +147,7 @@ class LocalRun:
         goal: Any,
         *,
         reset_state: frozenset[str] = frozenset(),
+        former_output: FormerOutputChoice = "refuse",
         going_on: Callable[[], bool] = lambda: True,
     ) -> bool:
         """Store a desired state and execute it; return False where it did not reach its end."""
@@ -160,7 +162,7 @@ class LocalRun:
             _until(controller.hold)
             try:
                 plan = self.plan if goal == "run" else None
-                version = store.want(self.name, goal, plan, reset_state=reset_state)
+                version = store.want(self.name, goal, plan, reset_state=reset_state, former_output=former_output)
                 while (record := store.deployment(self.name)).observed_version < version:
                     wait = controller.advance(self.name)
                     if not going_on():

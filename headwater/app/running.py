@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from headwater.app.formeroutput import FormerOutput, settle_before_spark, settle_with_spark
+from headwater.agent.formeroutput import refuse
 from headwater.continuum.sparksettings import SparkSettings
 from headwater.core.errors import ContinuumError, DeploymentError, RuntimeFailure
 from headwater.core.metrics import Progress
 from headwater.dataflow.sinks import ConsoleSink
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.spec import spec_of
+from headwater.plan.steps import FormerOutputChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +39,7 @@ class RunSettings:
     directory: Path
     until_drained: bool = False
     fresh: bool = False
-    former_output: FormerOutput = "refuse"
+    former_output: FormerOutputChoice = "refuse"
     """What to do with output of other runs in the sinks, where the run begins anew."""
     reset_state: frozenset[str] = frozenset()
     """Units whose state may be dropped where an edited dataflow cannot continue with it."""
@@ -103,7 +105,8 @@ def run(
         store = None if begins else settings.directory / STORE
         check_run(plan, settings.directory, store, until_drained=settings.until_drained)
         if begins:
-            settle_before_spark(plan, settings.former_output)
+            for unit in plan.units:
+                refuse(spec_of(plan, unit.id), settings.former_output)
             if settings.fresh:
                 _clear(settings.directory)
         elif settings.former_output == "overwrite":
@@ -122,8 +125,6 @@ def run(
             packages=given.packages,
         )
         try:
-            if begins:
-                settle_with_spark(plan, settings.former_output, spark.session())
             deployment = LocalRun(
                 plan,
                 settings.directory.resolve(),
@@ -133,7 +134,7 @@ def run(
             drained = False
             if not stop.is_set():
                 consoles = _Consoles(deployment, show_rows)
-                deployment.start(reset_state=settings.reset_state)
+                deployment.start(reset_state=settings.reset_state, former_output=settings.former_output)
 
                 def look(progress: Progress) -> None:
                     observe(progress)

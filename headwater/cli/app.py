@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from headwater.cli import broker, control, deadletters, edit, exits, look, plan, share, simulate, slo, top, whatif
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
-from headwater.cli.control import Conf, ContinuumFile, Flow, Packages, Reset
+from headwater.cli.control import Append, Conf, ContinuumFile, Flow, Overwrite, Packages, Reset, former_output
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.signals import STOPS, on_signals
@@ -106,12 +106,8 @@ def run(
         bool, typer.Option("--until-drained", help="End when all bounded input is used up.")
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="First delete the state of earlier runs.")] = False,
-    append: Annotated[
-        bool, typer.Option("--append", help="Where sinks hold output of other runs, write after it.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Where sinks hold output of other runs, first remove it.")
-    ] = False,
+    append: Append = False,
+    overwrite: Overwrite = False,
     trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "500 milliseconds",
     cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="all")] = None,
     memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
@@ -141,8 +137,6 @@ def run(
     from headwater.continuum.sparksettings import SparkSettings
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
 
-    if append and overwrite:
-        raise typer.BadParameter("--append and --overwrite exclude each other")
     parse_duration(trigger)
     spark = SparkSettings.of_options(packages, conf or ())
     memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
@@ -158,6 +152,7 @@ def run(
         max_bandwidth=max_bandwidth,
         weights=weights,
         reset_state=frozenset(reset_state or ()),
+        former_output=former_output(append, overwrite),
     )
     proposal = Client(None if fresh else str(place / STORE)).propose(request)
     planned = proposal.plan
@@ -168,7 +163,7 @@ def run(
         reset_state=request.reset_state,
         until_drained=until_drained,
         fresh=fresh,
-        former_output="append" if append else "overwrite" if overwrite else "refuse",
+        former_output=request.former_output,
         trigger=trigger,
         cores=cores,
         memory_mb=memory_mb,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headwater.continuum.model import Continuum
     from headwater.dataflow.graph import Dataflow
     from headwater.plan.model import DeploymentPlan
-    from headwater.plan.steps import CanarySettings
+    from headwater.plan.steps import CanarySettings, FormerOutputChoice
 
 Flow = Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)]
 ContinuumFile = Annotated[Path, typer.Option("--continuum", "-c", help="The zones, as YAML.", show_default=False)]
@@ -69,6 +69,8 @@ Conf = Annotated[
     list[str] | None,
     typer.Option("--conf", help="A setting of Spark, key=value; repeatable.", show_default=False),
 ]
+Append = Annotated[bool, typer.Option("--append", help="Where sinks hold output of other runs, write after it.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Where sinks hold output of other runs, first remove it.")]
 Trust = Annotated[bool, typer.Option("--trust-code", help="Trust the pickled functions of a JSON dataflow.")]
 
 
@@ -86,6 +88,8 @@ def apply(
     canary: Canary = None,
     factor: Factor = 2.0,
     reset_state: Reset = None,
+    append: Append = False,
+    overwrite: Overwrite = False,
     wait: Wait = False,
     trust_code: Trust = False,
     strategy: Strategy = None,
@@ -109,6 +113,7 @@ def apply(
         weights=weights,
         reset_state=frozenset(reset_state or ()),
         canary=canary_of(canary, factor),
+        former_output=former_output(append, overwrite),
     )
     client = Client(store)
     propose(client, client.propose(request), yes, wait=wait, as_json=as_json)
@@ -277,6 +282,13 @@ def canary_of(text: str | None, factor: float) -> CanarySettings | None:
     from headwater.plan.steps import CanarySettings
 
     return CanarySettings(seconds=parse_duration(text), factor=factor) if text else None
+
+
+def former_output(append: bool, overwrite: bool) -> FormerOutputChoice:
+    """Return the choice of two options that exclude each other."""
+    if append and overwrite:
+        raise typer.BadParameter("--append and --overwrite exclude each other")
+    return "append" if append else "overwrite" if overwrite else "refuse"
 
 
 def show_change(planned: DeploymentPlan, found: Preview) -> None:

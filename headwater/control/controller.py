@@ -38,6 +38,7 @@ from headwater.plan.port import OpenNode, Stamp
 from headwater.plan.rollback import stranded, way_back
 from headwater.plan.steps import (
     Check,
+    FormerOutput,
     Plans,
     Preflight,
     Step,
@@ -358,7 +359,8 @@ class Controller:
             assert plan is not None
             base = self._store.plan(record.active_plan) if record.active_plan else None
             decided = diff(base, plan, reset_state=desired.reset_state, generation=desired.generation)
-            return decided.wanted, steps_to(decided, unit_statuses, plans, canary=desired.canary), "checking"
+            steps = steps_to(decided, unit_statuses, plans, canary=desired.canary, former_output=desired.former_output)
+            return decided.wanted, steps, "checking"
         if desired.goal == "finish":
             return None, finishing(unit_statuses, plans), "stopping"
         return None, stopping(unit_statuses, plans, forget=desired.goal == "forget"), "stopping"
@@ -447,7 +449,7 @@ class Controller:
             return change.phase
         if isinstance(step, Switch):
             return "changing"
-        if isinstance(step, Check | Preflight | WarmUp) and change.phase == "checking":
+        if isinstance(step, FormerOutput | Check | Preflight | WarmUp) and change.phase == "checking":
             return "checking"
         hands_over = any(isinstance(e.step, Switch) for e in self._store.journal(change.id))
         return "handing_over" if hands_over else "changing"

@@ -21,6 +21,7 @@ from headwater.plan.steps import (
     Drain,
     Finish,
     Forget,
+    FormerOutput,
     Load,
     Preflight,
     Prepare,
@@ -147,6 +148,8 @@ class Executor:
             return self._watch(step, plan, trying, baseline)
         port, spec = self._ports.of(plan, step.node), spec_of(plan, step.unit)
         match step:
+            case FormerOutput():
+                port.former_output(spec, step.choice)
             case Check():
                 port.check(spec)
             case Prepare():

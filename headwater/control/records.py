@@ -10,7 +10,7 @@ from headwater.adapt.slo import Mode
 from headwater.control.lifecycle import Goal, Phase
 from headwater.core.jsonform import Hidden
 from headwater.core.metrics import Progress
-from headwater.plan.steps import CanarySettings, Step
+from headwater.plan.steps import CanarySettings, FormerOutputChoice, Step
 
 StepState = Literal["todo", "begun", "done", "dropped"]
 Outcome = Literal["done", "rolled back", "failed", "refused", "superseded"]
@@ -31,6 +31,7 @@ class DesiredState:
     plan: str | None
     reset_state: Annotated[frozenset[str], Hidden] = frozenset()
     canary: Annotated[CanarySettings | None, Hidden] = None
+    former_output: Annotated[FormerOutputChoice, Hidden] = "refuse"
     at: float = 0.0
 
     @property

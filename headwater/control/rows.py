@@ -34,6 +34,7 @@ def desired_state_of(row: Any) -> DesiredState:
         plan=row.plan,
         reset_state=frozenset(options.get("reset_state", ())),
         canary=CanarySettings(**canary) if canary else None,
+        former_output=options.get("former_output", "refuse"),
         at=row.at,
     )
 

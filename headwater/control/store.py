@@ -39,6 +39,7 @@ from headwater.plan.document import from_document
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import (
     CanarySettings,
+    FormerOutputChoice,
     Incarnation,
     Step,
     UnitStatus,
@@ -220,13 +221,18 @@ class Store(StoreReader, Memory, Sharing):
         *,
         reset_state: frozenset[str] = frozenset(),
         canary: CanarySettings | None = None,
+        former_output: FormerOutputChoice = "refuse",
         after: int | None = None,
     ) -> int:
         """Store a desired state and return its version; the controller does the rest.
 
         Raises DeploymentError where the newest version is not ``after``: another change came first.
         """
-        options = {"reset_state": sorted(reset_state), "canary": vars(canary) if canary else None}
+        options = {
+            "reset_state": sorted(reset_state),
+            "canary": vars(canary) if canary else None,
+            "former_output": former_output,
+        }
         with self._writing() as connection:
             plan_id = rows.keep_plan(connection, plan) if plan is not None else None
             return rows.add_desired_state(connection, name, goal, plan_id, options, after=after)

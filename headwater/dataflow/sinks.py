@@ -12,7 +12,9 @@ from headwater.dataflow.types import StreamType
 
 @dataclass(frozen=True, kw_only=True)
 class Sink(Operator):
-    """The end of a stream; its output type is its input type."""
+    """The end of a stream; its output type is its input type. ``lasting``: whether its rows outlive the deployment."""
+
+    lasting: ClassVar[bool] = False
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         return inputs[0]
@@ -23,6 +25,7 @@ class FileSink(Sink):
     """CSV, JSON lines or Parquet files below ``path`` ('{zone}' is replaced); each file appears complete."""
 
     kind: ClassVar[str] = "write_files"
+    lasting: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("format", "path")
     path: str
     format: Literal["csv", "json", "parquet"]
@@ -83,6 +86,7 @@ class KafkaSink(Sink):
     """
 
     kind: ClassVar[str] = "kafka"
+    lasting: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("topic",)
     bootstrap_servers: str
     topic: str
@@ -118,6 +122,7 @@ class JdbcSink(Sink):
     """
 
     kind: ClassVar[str] = "jdbc"
+    lasting: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("table",)
     url: str
     table: str

@@ -10,6 +10,7 @@ from headwater.plan.steps import (
     Drain,
     Finish,
     Forget,
+    FormerOutput,
     Load,
     Preflight,
     Prepare,
@@ -44,6 +45,9 @@ def explain(steps: Sequence[Step]) -> list[str]:
         lines.append(f"check, before anything stops, that their state can be saved: {_names(preflighted)}")
     if warmed_up := [s.unit for s in steps if isinstance(s, WarmUp)]:
         lines.append(f"warm up on a sample, whose output is discarded, for a fast start: {_names(warmed_up)}")
+    for choice, what in (("append", "write after"), ("overwrite", "remove")):
+        if units := [s.unit for s in steps if isinstance(s, FormerOutput) and s.choice == choice]:
+            lines.append(f"{what} output of other runs in the sinks of {_names(units)}")
     replaced = {s.unit for s in steps if isinstance(s, Start) and s.again}
     for step in steps:
         line = _line(step, replaced)
@@ -59,8 +63,8 @@ def explain(steps: Sequence[Step]) -> list[str]:
 
 def _line(step: Step, replaced: set[str]) -> str | None:
     match step:
-        case Check() | Preflight() | WarmUp() | Prepare() | Save():
-            return None  # checks share a line; prepare is part of start, save of load
+        case FormerOutput() | Check() | Preflight() | WarmUp() | Prepare() | Save():
+            return None  # checks share a line, as does former output; prepare is part of start, save of load
         case Load():
             shares = step.transfer.shares
             if not shares:

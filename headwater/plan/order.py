@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from headwater.core.errors import DeploymentError
+from headwater.dataflow.sinks import Sink
 from headwater.plan.content import is_stateful
 from headwater.plan.diff import PlanDiff, State
 from headwater.plan.document import plan_id
@@ -22,6 +23,8 @@ from headwater.plan.steps import (
     Drain,
     Finish,
     Forget,
+    FormerOutput,
+    FormerOutputChoice,
     Incarnation,
     Load,
     Plans,
@@ -43,12 +46,23 @@ from headwater.plan.transfer import Reading, StateTransfer
 
 
 def steps_to(
-    diff: PlanDiff, unit_statuses: UnitStatuses, plans: Plans, *, canary: CanarySettings | None = None
+    diff: PlanDiff,
+    unit_statuses: UnitStatuses,
+    plans: Plans,
+    *,
+    canary: CanarySettings | None = None,
+    former_output: FormerOutputChoice = "refuse",
 ) -> tuple[Step, ...]:
     """Order the steps from any unit status to the wanted plan; ``plans`` holds the plans of the units."""
     if canary is not None:
         _require_way_back(diff)
-    return _Ordering(diff, unit_statuses, plans, canary).result()
+    steps = _Ordering(diff, unit_statuses, plans, canary).result()
+    if diff.running is not None or unit_statuses:
+        return steps
+    # Nothing of the deployment has written yet: all output in its sinks is of other runs.
+    settled = _settle_former_output(diff.wanted, former_output)
+    checks = 0 if former_output == "refuse" else sum(isinstance(s, Check) for s in steps)
+    return (*steps[:checks], *settled, *steps[checks:])
 
 
 def stopping(unit_statuses: UnitStatuses, plans: Plans, *, forget: bool = False) -> tuple[Step, ...]:
@@ -76,6 +90,12 @@ def finishing(unit_statuses: UnitStatuses, plans: Plans) -> tuple[Step, ...]:
     """Order the steps that let all units finish their input and end, sources first."""
     order = _by_place([(plans[s.plan], key, s) for key, s in unit_statuses.items() if s.runs])
     return tuple(Finish(plan=s.plan, unit=unit) for (unit, _, _), s in order)
+
+
+def _settle_former_output(plan: DeploymentPlan, choice: FormerOutputChoice) -> list[Step]:
+    sinks = {o.id for o in plan.dataflow.operators if isinstance(o, Sink) and o.lasting}
+    writing = (unit for unit in plan.units if not sinks.isdisjoint(unit.outputs))
+    return [FormerOutput(plan=plan_id(plan), unit=unit.id, choice=choice) for unit in writing]
 
 
 def _require_way_back(diff: PlanDiff) -> None:

@@ -15,7 +15,7 @@ from headwater.continuum.model import Node
 from headwater.core.errors import Fenced
 from headwater.core.metrics import Progress
 from headwater.plan.spec import UnitSpec
-from headwater.plan.steps import Incarnation
+from headwater.plan.steps import FormerOutputChoice, Incarnation
 from headwater.plan.transfer import StateTransfer
 
 
@@ -95,6 +95,10 @@ class NodePort(Protocol):
     Every call is idempotent. A port raises Unavailable if the node cannot be reached (the call is retried later),
     Fenced if another controller has taken over, and any other HeadwaterError if the call fails (the change ends).
     """
+
+    def former_output(self, spec: UnitSpec, choice: FormerOutputChoice) -> None:
+        """Refuse, keep or remove other runs' output in the sinks of a unit that has never run."""
+        ...
 
     def check(self, spec: UnitSpec) -> None:
         """Compile a unit on the node without starting it; raise its errors and missing capabilities."""

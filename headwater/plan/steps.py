@@ -31,6 +31,18 @@ class _UnitStep:
         return node_of(self.unit)
 
 
+FormerOutputChoice = Literal["refuse", "append", "overwrite"]
+"""The treatment of other runs' output in sinks: refuse to begin, write after it, or remove it first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormerOutput(_UnitStep):
+    """Refuse, keep or remove other runs' output in the sinks of a unit of a new deployment."""
+
+    kind: Literal["former_output"] = "former_output"
+    choice: FormerOutputChoice = "refuse"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Check(_UnitStep):
     """Compile the unit in its zone without starting it."""
@@ -172,7 +184,8 @@ class Watch:
 
 
 Step = (  # fmt: skip
-    Check
+    FormerOutput
+    | Check
     | Prepare
     | Start
     | UpdateInputs
@@ -187,7 +200,7 @@ Step = (  # fmt: skip
     | Forget
     | Watch
 )
-_SIDE_BY_SIDE = Check | Preflight | WarmUp | Start | Finish
+_SIDE_BY_SIDE = FormerOutput | Check | Preflight | WarmUp | Start | Finish
 
 
 def side_by_side(steps: Sequence[Step]) -> tuple[int, ...]:
@@ -260,7 +273,7 @@ def unit_statuses_of(plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     return {incarnation(u): UnitStatus(plan=id_, runs=True) for u in plan.units}
 
 
-_MOVES_NOTHING = Watch | Check | Drain | Preflight | WarmUp | Save | Load | Switch
+_MOVES_NOTHING = Watch | FormerOutput | Check | Drain | Preflight | WarmUp | Save | Load | Switch
 
 
 def begun(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:

@@ -23,6 +23,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import Fence, NodeReport, Stamp, TakeStamp
 from headwater.plan.spec import UnitSpec, spec_of
 from headwater.plan.state import kept_state
+from headwater.plan.steps import FormerOutputChoice
 from headwater.plan.transfer import StateTransfer
 
 UNREAD = 2
@@ -136,6 +137,11 @@ class SimulatedNode:
     nodes: SimulatedNodes
     name: str
     stamps: TakeStamp
+
+    def former_output(self, spec: UnitSpec, choice: FormerOutputChoice) -> None:
+        """Find no output: simulated units have no sinks."""
+        with self._called("former_output", spec):
+            pass
 
     def check(self, spec: UnitSpec) -> None:
         """Check that the unit belongs to this node."""

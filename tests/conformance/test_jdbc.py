@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headwater as hw
-from headwater.app.formeroutput import settle_with_spark
 from headwater.connectors.jdbc import AVAILABLE_NOW, packages_for, start_sink
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError, DeploymentError
 from headwater.dataflow.sinks import JdbcSink
 from headwater.disk.checkpoint import checkpoint_number
 from headwater.plan.build import build
+from tests.formeroutput import settled
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -148,7 +148,7 @@ def test_rows_of_another_run_are_found_and_removed_alone(table: Table) -> None:
     sink = table.sink()
     builder.read.json("in/{location}", SCHEMA).write.jdbc(sink.url, sink.table)
     plan = build(builder.build(), Continuum.from_text("layers: [cloud]\nzones: {C1: {layer: cloud, locations: [L1]}}"))
-    settle_with_spark(plan, "refuse", table.spark)  # there is no table yet
+    settled(plan, "refuse", table.spark)  # there is no table yet
     assert table.ids() == []
     table.give(1, 2)
     table.run(checkpoint="former")
@@ -156,13 +156,13 @@ def test_rows_of_another_run_are_found_and_removed_alone(table: Table) -> None:
     stranger = stranger.withColumnRenamed("b", "headwater_batch")
     stranger.write.format("jdbc").option("url", sink.url).option("dbtable", sink.table).mode("append").save()
     with pytest.raises(DeploymentError, match="holds rows of another run") as refused:
-        settle_with_spark(plan, "refuse", table.spark)
+        settled(plan, "refuse", table.spark)
     assert "--append" in str(refused.value.hint) and "--overwrite" in str(refused.value.hint)
-    settle_with_spark(plan, "append", table.spark)
+    settled(plan, "append", table.spark)
     assert table.ids() == [1, 2, 7, 8]
-    settle_with_spark(plan, "overwrite", table.spark)
+    settled(plan, "overwrite", table.spark)
     assert table.ids() == [7, 8]
-    settle_with_spark(plan, "refuse", table.spark)
+    settled(plan, "refuse", table.spark)
     table.run(checkpoint="later")
     assert table.ids() == [1, 2, 7, 8]
 

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.app.formeroutput import settle_before_spark
 from headwater.app.local import LocalRun
 from headwater.channels.segments import Segment
 from headwater.connectors import kafkawriter
@@ -29,6 +28,7 @@ from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource
 from tests.deployments.flows import CONTINUUM, LOCATIONS, rows
+from tests.formeroutput import settled
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
@@ -165,15 +165,15 @@ def test_messages_of_another_run_are_refused(broker: LocalBroker, topic: str, tm
     plan = build(builder.build(), Continuum.from_text(CONTINUUM))
     write(spec(broker, topic, tmp_path, id="stranger"), 0, "theirs")
     write(spec(broker, f"{topic}-2", tmp_path, id=kafkawriter.sink_writer_id(7, "aa")), 0, "in another topic")
-    settle_before_spark(plan, "refuse")
+    settled(plan, "refuse")
     write(spec(broker, topic, tmp_path, id=kafkawriter.sink_writer_id(8, "aa")), 0, "a")
     with pytest.raises(DeploymentError, match="'out' holds messages of another run") as refused:
-        settle_before_spark(plan, "refuse")
+        settled(plan, "refuse")
     assert refused.value.where == f"topic {topic} at {broker.address}"
     assert "--append" in str(refused.value.hint) and "--overwrite" not in str(refused.value.hint)
     with pytest.raises(DeploymentError, match="which cannot be removed: a topic may hold messages of others"):
-        settle_before_spark(plan, "overwrite")
-    settle_before_spark(plan, "append")
+        settled(plan, "overwrite")
+    settled(plan, "append")
     write(spec(broker, topic, tmp_path, id=kafkawriter.sink_writer_id(9, "aa")), 0, "b")
     assert [v for _, v in read(broker, topic)] == ["theirs", "a", "b"]
 

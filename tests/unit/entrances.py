@@ -33,7 +33,7 @@ from headwater.plan.document import to_document
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.profile import Profile
-from headwater.plan.steps import CanarySettings
+from headwater.plan.steps import CanarySettings, FormerOutputChoice
 from headwater.testing.nodes import SimulatedNodes
 from headwater.web import problems
 from headwater.web.access import Access, Asker
@@ -65,6 +65,7 @@ class Asked:
     canary: int | None = None
     """Seconds."""
     reset: tuple[str, ...] = ()
+    former_output: FormerOutputChoice = "refuse"
     known: bool = False
     """Whether dataflow and zones are those of the deployment, so that REST needs only its name."""
 
@@ -83,6 +84,7 @@ class Asked:
             compare=self.compare,
             canary=None if self.canary is None else CanarySettings(seconds=self.canary),
             reset_state=frozenset(self.reset),
+            former_output=self.former_output,
         )
 
 
@@ -168,7 +170,7 @@ def newest(store: Path, name: str) -> tuple[DeploymentPlan | None, tuple[Any, ..
     """Return the plan of the newest desired state, its options, and its version."""
     with closing(Store(store)) as opened:
         desired = opened.desired(name)
-        options = (desired.goal, sorted(desired.reset_state), desired.canary)
+        options = (desired.goal, sorted(desired.reset_state), desired.canary, desired.former_output)
         return opened.plan(desired.plan) if desired.plan else None, options, desired.version
 
 
@@ -333,6 +335,7 @@ class CommandLine:
     def apply(self, asked: Asked, store: Path) -> Any:
         more = [f"--canary={asked.canary}s"] if asked.canary is not None else []
         more += [f"--reset-state={unit}" for unit in asked.reset]
+        more += [] if asked.former_output == "refuse" else [f"--{asked.former_output}"]
         return self._stored(asked.flow.name, store, "apply", *self.files(asked), *more)
 
     def edit(self, name: str, edit: Edit, store: Path) -> Any:
@@ -405,6 +408,7 @@ class Rest:
             "limits": {"max_latency_s": asked.max_latency, "max_bandwidth_bytes_per_s": width},
             "compare": asked.compare,
             "reset_state": list(asked.reset),
+            "former_output": asked.former_output,
         }
         if not asked.known:
             form["continuum"] = dict(asked.zones)

@@ -173,8 +173,10 @@ def check_planned(world: World, one: Asked, store: Path) -> Proposal | Refused:
     """Check that all entrances make the same plan, before any of them stores it."""
     command = ways.CommandLine(world.directory)
     found, by_rest = ways.Python().propose(one.request, store), world.rest.plan(one, store)
-    if one.canary or one.reset:  # the command line takes these options only in ``apply``
-        plain = replace(one, canary=None, reset=())
+    if (
+        one.canary or one.reset or one.former_output != "refuse"
+    ):  # the command line takes these options only in ``apply``
+        plain = replace(one, canary=None, reset=(), former_output="refuse")
         agree(ways.Python().plan(plain, store), command.plan(plain, store), world.rest.plan(plain, store))
         told = found if isinstance(found, Refused) else ways.outline(found.plan)
         assert by_rest == told if isinstance(told, Refused) else ways.narrowed(by_rest, told) == told
@@ -196,7 +198,7 @@ def check_stored(outcomes: list[Any], shown: Proposal) -> None:
         assert isinstance(one, Stored), one
         assert one.plan == to_document(shown.plan)
         assert one.shown == shown.change.words
-        options = (sorted(shown.request.reset_state), shown.request.canary)
+        options = (sorted(shown.request.reset_state), shown.request.canary, shown.request.former_output)
         assert one.options == ("run", *options)
 
 
@@ -325,6 +327,7 @@ OPTIONS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"flow": fixed(size="2 minutes")}, "refused"),
     ({"flow": fixed(size="2 minutes"), "reset": ("AD.1of2@s1", "AD.2of2@s2")}, "done"),
     ({"flow": fixed(size="2 minutes", above=1), "canary": 1}, "done"),
+    ({"flow": fixed(size="2 minutes", above=2), "former_output": "append"}, "done"),
     (
         {
             "flow": fixed(size="2 minutes", above=1),

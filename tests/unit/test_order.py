@@ -12,18 +12,22 @@ from hypothesis import strategies as st
 from headwater.core.errors import DeploymentError, ErrorList
 from headwater.core.jsonform import dump_json, load_json
 from headwater.plan.diff import PlanDiff, diff
-from headwater.plan.document import from_document, to_document
+from headwater.plan.document import from_document, plan_id, to_document
 from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.order import steps_to
 from headwater.plan.steps import (
     AnyStep,
     CanarySettings,
     Check,
     Finish,
+    FormerOutput,
     Start,
     Step,
     Stop,
+    UnitStatus,
     Watch,
+    incarnation,
     side_by_side,
     unit_statuses_of,
 )
@@ -46,6 +50,20 @@ def test_steps_in_words() -> None:
         "delete the stored data of FP@E2, once it has been read: it is not in the new plan",
     ):
         assert part in text, text
+
+
+def test_former_output_is_settled_only_before_a_deployment_first_runs() -> None:
+    plan = FIRST.plan()
+    id_ = plan_id(plan)
+    fresh, sinks = diff(None, plan), [u.id for u in plan.units if "out" in u.outputs]
+    assert sinks
+    for choice, at in (("refuse", 0), ("append", len(plan.units)), ("overwrite", len(plan.units))):
+        steps = steps_to(fresh, {}, {}, former_output=choice)
+        wanted = [FormerOutput(plan=id_, unit=unit, choice=choice) for unit in sinks]
+        assert list(steps[at : at + len(sinks)]) == wanted and steps.count(wanted[0]) == 1
+    one = {incarnation(plan.units[0]): UnitStatus(plan=id_, runs=False)}
+    for again in (steps_to(fresh, one, {id_: plan}), steps_of(between(FIRST, replace(FIRST, above=1)))):
+        assert not [s for s in again if isinstance(s, FormerOutput)]
 
 
 def test_gates_are_where_no_channel_is_half_changed() -> None:

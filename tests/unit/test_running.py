@@ -15,7 +15,6 @@ import pytest
 import headwater as hw
 from headwater.app import loading, running
 from headwater.app.client import Client, PlanRequest, Shape
-from headwater.app.formeroutput import settle_before_spark
 from headwater.connectors.filewriter import FileSinkWriter
 from headwater.continuum.model import Continuum
 from headwater.continuum.sparksettings import SparkSettings
@@ -33,6 +32,7 @@ from headwater.disk.layout import writer_name
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
+from tests.formeroutput import settled
 
 ONE_ZONE = "name: one\nlayers: [cloud]\nzones:\n  C1: {layer: cloud, locations: [L1]}\n"
 TINY = """
@@ -255,12 +255,12 @@ def test_appended_output_is_whole_and_written_once(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     plan, out, name = _written_before(tmp_path)
     for lineage, first in (("2", 3), ("3", 5)):
-        settle_before_spark(plan, "append")
+        settled(plan, "append")
         for batch in (0, 0, 1, 1):
             _write(out, name, lineage, batch, first + batch)
     assert _ids(out) == [1, 2, 3, 4, 5, 6]
     with pytest.raises(DeploymentError, match="'out' holds 6 rows of another run"):
-        settle_before_spark(plan, "refuse")
+        settled(plan, "refuse")
     with pytest.raises(ChannelError, match="output of another run"):
         _write(out, name, "2", 2, 7)
 
@@ -270,15 +270,15 @@ def test_overwriting_removes_what_was_written_and_no_other_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     plan, out, name = _written_before(tmp_path)
-    settle_before_spark(plan, "append")
+    settled(plan, "append")
     _write(out, name, "2", 0, 3)
     for other in ("part-00000000-0-0.json", f"{name}x-part-00000000-0-0.json", f"{name}-part-00000000-0-0.json.bak"):
         (out / other).write_text("")
     others = {p.name for p in out.iterdir() if p.stat().st_size == 0}
-    settle_before_spark(plan, "overwrite")
+    settled(plan, "overwrite")
     assert {p.name for p in out.iterdir()} == others | {".headwater"}
     assert len(others) == 4
-    settle_before_spark(plan, "refuse")
+    settled(plan, "refuse")
     _write(out, name, "3", 0, 4)
     assert _ids(out) == [4]
 

@@ -173,4 +173,5 @@ def asked(served: Served, form: PlanForm) -> PlanRequest:
         compare=form.compare,
         reset_state=frozenset(form.reset_state),
         canary=form.canary.settings() if form.canary else None,
+        former_output=form.former_output,
     )

@@ -12,7 +12,7 @@ from headwater.control.sharing import Role
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
 from headwater.plan.profile import Profile
-from headwater.plan.steps import CanarySettings
+from headwater.plan.steps import CanarySettings, FormerOutputChoice
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$"
 MOST = 2**31 - 1
@@ -132,6 +132,9 @@ class PlanForm(Form):
         default=[], max_length=1000, description="Units whose state may be dropped.", examples=[[]]
     )
     canary: CanaryForm | None = None
+    former_output: FormerOutputChoice = Field(
+        default="refuse", description="Treatment of other runs' output in the sinks of a new deployment."
+    )
 
 
 class ApplyForm(PlanForm):
