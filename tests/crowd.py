@@ -98,9 +98,8 @@ def said(plan: DeploymentPlan, seconds: float, seed: int = 0) -> Progress:
         ]
         if found.link is not None:
             speed = draw.uniform(1e3, 1e6)
-            links.append(
-                LinkProgress(link=found.link.name, bytes=int(speed * seconds), up=True, delay_s=0.01, bytes_per_s=speed)
-            )
+            traffic = LinkProgress(link=found.link.name, rows=int(speed / 10 * seconds), bytes=int(speed * seconds))
+            links.append(replace(traffic, up=True, delay_s=0.01, bytes_per_s=speed))
     return Progress(seconds=seconds, units=tuple(units), links=tuple(links), hosts=tuple(hosts))
 
 

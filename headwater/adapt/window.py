@@ -92,8 +92,9 @@ class ChannelRates:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkRates:
-    """Bytes/s written for transfer over a link."""
+    """Rows/s and bytes/s written for transfer over a link."""
 
+    rows: float
     bytes: float
     now: LinkProgress
 
@@ -181,7 +182,12 @@ def window(samples: Sequence[Observed], seconds: float | None = None) -> Window 
             )
             for id_, seen in channels.items()
         },
-        {id_: LinkRates(bytes=_grown(x.bytes for x in seen) / span, now=seen[-1]) for id_, seen in links.items()},
+        {
+            id_: LinkRates(
+                rows=_grown(x.rows for x in seen) / span, bytes=_grown(x.bytes for x in seen) / span, now=seen[-1]
+            )
+            for id_, seen in links.items()
+        },
     )
 
 

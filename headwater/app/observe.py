@@ -417,6 +417,7 @@ class _World:
                     link=link.name,
                     lower=link.lower,
                     upper=link.upper,
+                    rows_per_s=_sum(p.rows_per_s for p in parts),
                     bytes_per_s=_sum(p.bytes_per_s for p in parts),
                     capacity_bytes_per_s=declared if capacity is None else capacity,
                     declared_bytes_per_s=declared,
@@ -443,10 +444,14 @@ def _part(name: str, plan: _Planned, progress: Progress, seen: Window | None) ->
         for host in (seen.hosts.values() if seen else ())
     }  # fmt: skip
     for link in progress.links:
-        written = seen.links[link.link].bytes if seen and link.link in seen.links else None
-        came = written if link.bytes_per_s is None else link.bytes_per_s
-        one = LinkSeen(link=link.link, lower="", upper="", bytes_per_s=came, up=link.up)
-        links.append(replace(one, capacity_bytes_per_s=link.capacity, delay_s=link.delay_s))
+        written = seen.links.get(link.link) if seen else None
+        bytes_per_s = written.bytes if link.bytes_per_s is None and written else link.bytes_per_s
+        links.append(
+            LinkSeen(
+                link=link.link, lower="", upper="", rows_per_s=written.rows if written else None,
+                bytes_per_s=bytes_per_s, capacity_bytes_per_s=link.capacity, delay_s=link.delay_s, up=link.up,
+            )
+        )  # fmt: skip
     return _DeploymentPart(plan, progress, seen, tuple(units), hosts, tuple(links))
 
 

@@ -77,6 +77,7 @@ class LinkSeen:
     link: str
     lower: str
     upper: str
+    rows_per_s: float | None = None
     bytes_per_s: float | None = None
     capacity_bytes_per_s: float | None = None
     declared_bytes_per_s: float | None = None

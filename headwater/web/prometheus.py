@@ -157,6 +157,7 @@ def _unit(to: _Families, name: str, unit: UnitProgress) -> None:
     to.counter("unit_rows_out", "Rows that the unit wrote.", unit.rows_out, **about)
     to.counter("dead_letters", "Malformed rows.", unit.dead_letters, **about)
     to.counter("unit_late_rows", "Rows that came too late for their window.", unit.late_rows, **about)
+    to.gauge("unit_idle_inputs", "Locations and nodes that its event time does not wait for.", len(unit.idle), **about)
     to.counter("unit_batches", "Batches that were executed, in this run.", unit.batches, **about)
     to.counter("unit_busy_seconds", "Seconds that batches took, in this run.", unit.busy_s, **about)
     to.counter("unit_cpu_seconds", "Seconds of a core that batches took, in this run.", unit.cpu_s, **about)

@@ -376,7 +376,11 @@ def test_a_scrape_gives_what_zones_said_last(store: Store) -> None:
         assert value("unit_busy_seconds_total", **unit) == 2.5 and value("unit_state_bytes", **unit) == 2048
         assert value("unit_latency_seconds", **unit, quantile="0.95") == 1.5
         assert value("unit_latency_seconds", **unit, quantile="0.5") == 0.5
-        assert value("unit_oldest_seconds", **unit) == 0.75 and value("dead_letters_total", **unit) == 3
+        assert (
+            value("unit_idle_inputs", **unit) == 0
+            and value("unit_oldest_seconds", **unit) == 0.75
+            and value("dead_letters_total", **unit) == 3
+        )
         own = {"zone": "E1", "unit": "FP@E1", "operator": "read", "location": "L1"}
         assert value("operator_rows_out_total", **own) == 750
         uncounted = {"deployment": "f", **unit, "operator": "out", "location": ""}

@@ -94,6 +94,14 @@ def test_a_link_is_drawn_by_what_goes_over_it(values: dict[str, float | bool], s
     assert piece["state"] == state and 0 <= piece["flow"] <= piece["bed"]
 
 
+def test_a_link_shows_its_rows_and_bytes() -> None:
+    link = LinkSeen(link="E1-C1", lower="E1", upper="C1", rows_per_s=1234.0, bytes_per_s=5000.0)
+    assert link_piece(link)["text"] == "1.2k/s · 5.0 kB/s"
+    assert link_piece(replace(link, bytes_per_s=None))["text"] == "1.2k/s"
+    full = link_piece(replace(link, capacity_bytes_per_s=10_000.0))
+    assert "10.0 kB/s at most (50 %)" in full["about"] and link_piece(replace(link, up=False))["text"] == "down"
+
+
 def test_a_wider_link_has_a_wider_bed() -> None:
     link = LinkSeen(link="E1-C1", lower="E1", upper="C1", bytes_per_s=1.0)
     beds = [link_piece(replace(link, capacity_bytes_per_s=c))["bed"] for c in (1e4, 1e6, 1e8)]

@@ -81,9 +81,11 @@ def test_zones_units_links_and_hosts_are_seen(store: Store) -> None:
 def test_what_goes_over_a_link_is_added_up(store: Store) -> None:
     plans = crowd.fill(store, 4, 2, each=2)  # both over the same two locations
     view = observe.look(store.where)
-    parts = [x.bytes_per_s or 0 for n, p in enumerate(plans) for x in crowd.said(p, 1.0, n).links if x.link == "S1-C1"]
-    assert len(parts) == 2
-    assert next(x for x in view.links if x.link == "S1-C1").bytes_per_s == pytest.approx(sum(parts))
+    links = [x for n, p in enumerate(plans) for x in crowd.said(p, 1.0, n).links if x.link == "S1-C1"]
+    assert len(links) == 2
+    link = next(x for x in view.links if x.link == "S1-C1")
+    assert link.bytes_per_s == pytest.approx(sum(x.bytes_per_s or 0 for x in links))
+    assert link.rows_per_s == pytest.approx(sum(x.rows for x in links), rel=0.02)  # in its first second
     assert {u.deployment for u in view.units if u.zone == "C1"} == {"d0", "d1"}
 
 

@@ -148,11 +148,12 @@ def link_piece(link: LinkSeen) -> dict[str, Any]:
     state = "down" if link.up is False else "quiet" if not flows else "calm"
     if used is not None and state == "calm":
         state = "full" if used > 0.85 else "busy" if used > 0.6 else "calm"
-    text = "" if flows is None else words.speed(flows)
-    if used is not None:
-        text += f" · {words.percent(used)}"
+    shown = [words.rate(link.rows_per_s)] if link.rows_per_s is not None else []
+    shown += [] if flows is None else [words.speed(flows)]
+    text = " · ".join(shown)
     if link.up is False:
         text = "down"
+    share = "" if used is None else f" ({words.percent(used)})"
     known = f"{words.speed(link.capacity_bytes_per_s)} at most" if link.capacity_bytes_per_s else "not limited"
     return {
         "lower": link.lower,
@@ -160,7 +161,7 @@ def link_piece(link: LinkSeen) -> dict[str, Any]:
         "flow": 0.0 if not flows else round(bed * min(1.0, used if used is not None else 0.5), 1),
         "state": state,
         "text": text,
-        "about": f"{link.link}: {text or 'nothing measured'}; {known}",
+        "about": f"{link.link}: {text or 'nothing measured'}; {known}{share}",
     }
 
 

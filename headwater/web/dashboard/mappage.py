@@ -183,6 +183,7 @@ def _where(locations: Iterable[str]) -> list[Node]:
 
 def _link_facts(up: LinkSeen) -> list[tuple[str, Node | None]]:
     return [
+        ("Rows", words.rate(up.rows_per_s)),
         ("Traffic", words.speed(up.bytes_per_s)),
         ("Capacity", words.speed(up.capacity_bytes_per_s) if up.capacity_bytes_per_s else "no limit known"),
         ("Used", words.percent(up.used)),
