@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from headwater.agent import statetransfer
 from headwater.agent.tasks import NodeTasks
@@ -216,7 +216,8 @@ class Agent:
 
     def _former_output(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Refuse, keep or remove other runs' output in a unit's sinks."""
-        choice: FormerOutputChoice = load(cast(Any, FormerOutputChoice), body.get("choice"), what="a choice")
+        schema: Any = FormerOutputChoice
+        choice: FormerOutputChoice = load(schema, body.get("choice"), what="the choice for former output")
         deployed.former_output(spec, choice)
 
     def _transfer(self, body: Mapping[str, Any]) -> tuple[StateTransfer, list[str]]:

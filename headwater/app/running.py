@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headwater.agent.formeroutput import refuse
 from headwater.continuum.sparksettings import SparkSettings
+from headwater.control.store import Store
 from headwater.core.errors import ContinuumError, DeploymentError, RuntimeFailure
 from headwater.core.metrics import Progress
 from headwater.dataflow.sinks import ConsoleSink
@@ -101,8 +102,8 @@ def run(
         channel = ChannelSettings(
             max_bytes=settings.max_buffer, when_full=settings.when_full, delivery=settings.delivery
         )
-        begins = settings.fresh or not is_deployment(settings.directory)
-        store = None if begins else settings.directory / STORE
+        begins = settings.fresh or not _has_begun(settings.directory, plan.dataflow.name)
+        store = None if settings.fresh else settings.directory / STORE
         check_run(plan, settings.directory, store, until_drained=settings.until_drained)
         if begins:
             for unit in plan.units:
@@ -330,6 +331,18 @@ def end_spark(directory: Path) -> None:
 def is_deployment(directory: Path) -> bool:
     """Return whether `headwater run` keeps a deployment in a directory."""
     return any((directory / name).exists() for name in ("run.db", "plan.json"))
+
+
+def _has_begun(directory: Path, name: str) -> bool:
+    """Return whether units of a deployment were ever prepared there: a run that was refused before has none."""
+    from headwater.app.local import STORE
+
+    if (directory / "plan.json").exists():  # of an older version
+        return True
+    if not (directory / STORE).exists():
+        return False
+    with contextlib.closing(Store(directory / STORE)) as store:
+        return store.active_plan(name) is not None or bool(store.unit_statuses(name))
 
 
 def only_deployment() -> Path:

@@ -73,7 +73,7 @@ def seen(second: int, *, p95: float = 1.5) -> Progress:
                 unit="out@C1", zone="C1", layer="cloud", status="running", rows_in=50 * second, lag=7,
                 rows_out=10 * second, batches=upper, busy_s=0.5 * upper, cpu_s=0.1 * upper, run="b",
                 state_rows=4, state_bytes=2048, latency=Latency(p50=0.5, p95=p95, rows=9, over_s=60.0),
-                oldest_s=0.75, batch_ms=250.0, dead_letters=3,
+                oldest_s=0.75, idle=("E1", "L2"), batch_ms=250.0, dead_letters=3,
                 operators=(
                     OperatorProgress(operator="ML", rows_in=50 * upper, rows_out=10 * upper),
                     OperatorProgress(operator="out"),
@@ -376,11 +376,8 @@ def test_a_scrape_gives_what_zones_said_last(store: Store) -> None:
         assert value("unit_busy_seconds_total", **unit) == 2.5 and value("unit_state_bytes", **unit) == 2048
         assert value("unit_latency_seconds", **unit, quantile="0.95") == 1.5
         assert value("unit_latency_seconds", **unit, quantile="0.5") == 0.5
-        assert (
-            value("unit_idle_inputs", **unit) == 0
-            and value("unit_oldest_seconds", **unit) == 0.75
-            and value("dead_letters_total", **unit) == 3
-        )
+        assert value("unit_oldest_seconds", **unit) == 0.75 and value("dead_letters_total", **unit) == 3
+        assert value("unit_idle_inputs", **unit) == 2
         own = {"zone": "E1", "unit": "FP@E1", "operator": "read", "location": "L1"}
         assert value("operator_rows_out_total", **own) == 750
         uncounted = {"deployment": "f", **unit, "operator": "out", "location": ""}

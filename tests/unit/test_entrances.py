@@ -173,9 +173,8 @@ def check_planned(world: World, one: Asked, store: Path) -> Proposal | Refused:
     """Check that all entrances make the same plan, before any of them stores it."""
     command = ways.CommandLine(world.directory)
     found, by_rest = ways.Python().propose(one.request, store), world.rest.plan(one, store)
-    if (
-        one.canary or one.reset or one.former_output != "refuse"
-    ):  # the command line takes these options only in ``apply``
+    # The command line takes these options only in ``apply``.
+    if one.canary or one.reset or one.former_output != "refuse":
         plain = replace(one, canary=None, reset=(), former_output="refuse")
         agree(ways.Python().plan(plain, store), command.plan(plain, store), world.rest.plan(plain, store))
         told = found if isinstance(found, Refused) else ways.outline(found.plan)

@@ -288,11 +288,28 @@ def test_a_run_that_goes_on_does_not_overwrite_its_own_rows(tmp_path: Path, monk
     monkeypatch.setattr(LocalEndpoint, "start", lambda *args, **options: pytest.fail("Spark was started"))
     plan, out, _ = _written_before(tmp_path)
     (tmp_path / "state").mkdir()
-    (tmp_path / "state/run.db").write_text("")
+    with closing(Store(tmp_path / "state/run.db")) as store:
+        store.adopt(plan, finished=False)
     with pytest.raises(DeploymentError, match="--overwrite would remove the rows of the run that goes on") as refused:
         running.run(plan, running.RunSettings(directory=tmp_path / "state", former_output="overwrite"))
     assert "--fresh" in str(refused.value.hint)
     assert _ids(out) == [1, 2]
+
+
+def test_a_run_that_was_refused_at_its_first_start_may_overwrite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(LocalEndpoint, "start", lambda *args, **options: pytest.fail("Spark was started"))
+    plan, out, _ = _written_before(tmp_path)
+    (tmp_path / "state").mkdir()
+    with closing(Store(tmp_path / "state/run.db")) as store:
+        store.want(plan.dataflow.name, "run", plan)  # refused before any unit began
+    with pytest.raises(DeploymentError, match="'out' holds 2 rows of another run"):
+        running.run(plan, running.RunSettings(directory=tmp_path / "state"))
+    with pytest.raises(pytest.fail.Exception, match="Spark was started"):
+        running.run(plan, running.RunSettings(directory=tmp_path / "state", former_output="overwrite"))
+    assert _ids(out) == [1, 2]  # removed by the first step, not before Spark starts
 
 
 def test_the_spark_of_a_run_has_drivers_packages_and_settings() -> None:
