@@ -202,6 +202,8 @@ class Zygote:
         them. Spark restarts a daemon that it needs after all, as it does with one that has crashed.
         """
         for pid, idle in self._idle.items():
+            if pid in self._ended:  # it was killed; by now it may have closed the ports to reserve
+                continue
             files = _idle_files(pid)
             if files is None:
                 self._idle[pid] = None

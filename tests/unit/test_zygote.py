@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.spark import zygote
 from headwater.spark.handover import SOCKET
 from headwater.spark.zygote import supported, write_launcher
 
@@ -179,6 +180,19 @@ def test_a_daemon_ends_when_it_has_had_no_workers_for_a_while(place: Place) -> N
         socket.create_connection(("127.0.0.1", port), 10)
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", port))
+
+
+def test_a_killed_daemon_is_not_examined_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"]) as daemon:
+        killed = zygote.Zygote.__new__(zygote.Zygote)
+        killed._idle_seconds, killed._idle, killed._ended = 1.0, {daemon.pid: None}, {}
+        ports = iter([[4711], []])  # while it ends, it closes its sockets
+        monkeypatch.setattr(zygote, "_idle_files", lambda pid: 5)
+        monkeypatch.setattr(zygote, "_listening_ports", lambda pid: next(ports))
+        for now in (0.0, 2.0, 2.1):
+            killed._end_idle(now)
+    assert daemon.returncode == -signal.SIGKILL
+    assert killed._ended == {daemon.pid: [4711]}
 
 
 def test_nobody_else_may_ask(place: Place) -> None:
