@@ -39,7 +39,7 @@ from headwater.sql.syntax import (
     too_deep,
 )
 
-_KNOWN = frozenset([*SCALARS, *VOLATILE, *AGGREGATES, *special.RULES, *special.AGGREGATE_RULES])
+_KNOWN = frozenset([*SCALARS, *VOLATILE, *AGGREGATES, *special.RULES, *special.AGGREGATE_RULES, *special.UNIT_FIRST])
 
 
 def printed_text(text: str) -> str:

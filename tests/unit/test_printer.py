@@ -30,6 +30,8 @@ def _text_given(path: Path) -> list[str]:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         name, arguments = node.func.attr, node.args
+        if ast.unparse(node.func.value) == "np":
+            continue
         if name in ("expr", "selectExpr", "sql"):
             found.append(f"{path}:{node.lineno} {name}")
         if name == "col" and not all(isinstance(a, (ast.Constant, ast.Name)) or _is_plain(a) for a in arguments):
