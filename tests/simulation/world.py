@@ -246,22 +246,22 @@ class World:
 
         def run() -> None:
             while True:
-                store = Store(self.root / "store.db")
-                agents = Agents(self.root / "hosts" / name)
-                calls = Calls("step")
-                controller = Controller(
-                    store,
-                    agents.open,
-                    holder=f"{name}-{next(self._numbers)}",
-                    lease=LEASE,
-                    patience=60.0,
-                    executor=lambda ports, calls=calls: Executor(ports, calls=calls, clock=self.kernel.monotonic),
-                )
-                with contextlib.suppress(database.LeaseLost, Unavailable):
-                    controller.run(threading.Event())
+                with contextlib.suppress(database.LeaseLost, Unavailable):  # `headwater up` ends, and is started again
+                    self._control(name)
                 self.kernel.sleep(2.0)
 
         self.kernel.spawn(process, run, "run")
+
+    def _control(self, name: str) -> None:
+        calls = Calls("step")
+        Controller(
+            Store(self.root / "store.db"),
+            Agents(self.root / "hosts" / name).open,
+            holder=f"{name}-{next(self._numbers)}",
+            lease=LEASE,
+            patience=60.0,
+            executor=lambda ports: Executor(ports, calls=calls, clock=self.kernel.monotonic),
+        ).run(threading.Event())
 
     # ------------------------------------------------------------ the store
 
