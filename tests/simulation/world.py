@@ -7,6 +7,7 @@ methods; ``heal`` ends them all.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import logging
@@ -33,8 +34,8 @@ from headwater.channels.filelog import FileLog
 from headwater.channels.logserver import LogService
 from headwater.channels.wire import TOKEN_ENV, Credentials
 from headwater.continuum.model import Continuum
+from headwater.control import controller as controller_module
 from headwater.control import database, tables
-from headwater.control import store as store_module
 from headwater.control.calls import Calls
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
@@ -95,6 +96,20 @@ def count(state: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return state + 1, {"location": row["location"], "k": row["k"], "i": state + 1}
 
 
+@functools.cache
+def _flow(sources: str, output: str, locations: tuple[str, ...]) -> Any:
+    """Return the dataflow: a filter at the edge, numbers per key at the site, files in the cloud."""
+    builder = hw.flow(NAME, locations=locations)
+    rows = builder.read.json(f"{sources}/{{location}}", "k string, n bigint", location_as="location").named("read")
+    kept = rows.where("n >= 0").named("keep")
+    counted = kept.to_layer("site").scan(
+        count, "location string, k string, i bigint", keys=["location", "k"], order_by="n", initial=0
+    )
+    passed = counted.named("count").to_layer("cloud").where("i >= 0").named("pass")
+    passed.write.json(output).named("out")
+    return builder.build()
+
+
 class NoMeter:
     """In place of the meter of a host's real processes."""
 
@@ -125,6 +140,7 @@ PACES: Mapping[Any, Mapping[str, float]] = {
     tasks_module: {"_LOOK": 0.2},
     statetransfer_module: {"_LOOK": 0.2},
     agent_module: {"_LOOK": 2.0},
+    controller_module: {"IDLE": 2.0},
 }
 """Longer pauses between polls: a simulated second costs less, and no result depends on them."""
 
@@ -259,6 +275,7 @@ class World:
             Agents(self.root / "hosts" / name).open,
             holder=f"{name}-{next(self._numbers)}",
             lease=LEASE,
+            poll=10.0,
             patience=60.0,
             executor=lambda ports: Executor(ports, calls=calls, clock=self.kernel.monotonic),
         ).run(threading.Event())
@@ -300,17 +317,8 @@ class World:
     # ------------------------------------------------------------ the dataflow
 
     def flow(self, locations: tuple[str, ...] = LOCATIONS) -> Any:
-        """Return the dataflow: a filter at the edge, numbers per key at the site, files in the cloud."""
-        builder = hw.flow(NAME, locations=locations)
-        rows = builder.read.json(f"{self.sources}/{{location}}", "k string, n bigint", location_as="location")
-        rows = rows.named("read")
-        kept = rows.where("n >= 0").named("keep")
-        counted = kept.to_layer("site").scan(
-            count, "location string, k string, i bigint", keys=["location", "k"], order_by="n", initial=0
-        )
-        passed = counted.named("count").to_layer("cloud").where("i >= 0").named("pass")
-        passed.write.json(str(self.output)).named("out")
-        return builder.build()
+        """Return the dataflow."""
+        return _flow(str(self.sources), str(self.output), locations)
 
     def write(self, location: str, rows: int) -> None:
         """Write a file with rows at a location."""
