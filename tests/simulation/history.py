@@ -6,7 +6,7 @@ in the sink, with nothing running that the store does not know, and no channel t
 
 from __future__ import annotations
 
-from collections import Counter
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from headwater.core.errors import HeadwaterError
 from headwater.plan.build import build
+from headwater.plan.edit import Edit, Fuse, Move, Split, edited
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.steps import CanarySettings
 from tests.simulation.world import CONTINUUM, CONTROLLERS, LOCATIONS, NAME, NODES, World
 
 REST = 900.0
@@ -50,6 +52,8 @@ class History:
 
     steps: tuple[Step, ...]
     seed: int = 0
+    locations: int = 2
+    """Number of locations of the first plan; the last one has both."""
 
 
 class Broken(AssertionError):
@@ -68,9 +72,33 @@ def _step(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[St
 _LASTS = st.sampled_from((1.0, 6.0, 25.0))
 _NODE, _HOST = st.sampled_from(NODES), st.sampled_from(HOSTS)
 
+EDITS: tuple[Edit, ...] = (
+    Move(operator="count", to="cloud"),
+    Move(operator="count", to="site"),
+    Move(operator="count", to="edge"),
+    Move(operator="count", to="edge", at="L1"),
+    Move(operator="count", to="cloud", at="L2"),
+    Move(operator="pass", to="site"),
+    Move(operator="pass", to="cloud"),
+    Move(operator="keep", to="site"),
+    Move(operator="keep", to="edge"),
+    Split(unit="count", after="count"),
+    Split(unit="keep", after="read"),
+    Split(unit="keep", after="keep"),
+    Fuse(first="keep", second="count", to="site"),
+    Fuse(first="keep", second="count", to="edge"),
+    Fuse(first="count", second="pass", to="site"),
+    Fuse(first="count", second="pass", to="cloud"),
+)
+
 WORK = (
     _step("write", st.sampled_from(LOCATIONS), st.integers(1, 4)),
-    _step("apply"),
+    _step("edit", st.integers(0, len(EDITS) - 1)),
+    _step("edit", st.integers(0, len(EDITS) - 1)),
+    _step("update", st.integers(0, 1), st.integers(0, 1), st.booleans()),
+    _step("go back", st.integers(1, 3)),
+    _step("stop"),
+    _step("start"),
 )
 FAULTS = (
     _step("kill", st.sampled_from(PROCESSES)),
@@ -88,7 +116,7 @@ FAULTS = (
 def histories(most: int = 10) -> st.SearchStrategy[History]:
     """Draw histories; about half of their steps are faults."""
     steps = st.lists(st.one_of(st.one_of(*WORK), st.one_of(*FAULTS)), min_size=1, max_size=most)
-    return st.builds(History, steps.map(tuple), st.integers(0, 2**16))
+    return st.builds(History, steps.map(tuple), st.integers(0, 2**16), st.sampled_from((2, 2, 1)))
 
 
 # ---------------------------------------------------------------- acting
@@ -100,14 +128,13 @@ class Play:
     def __init__(self, world: World, history: History) -> None:
         self.world = world
         self._history = history
-        self._plan = plan_of(world)
-        self._wanted: DeploymentPlan = self._plan
+        self._wanted = [plan_of(world, LOCATIONS[: history.locations])]
 
     def run(self) -> None:
         """Play the steps, heal the world, and judge it."""
         world, kernel = self.world, self.world.kernel
         world.write("L1", 2)
-        world.want("run", self._plan)
+        world.want("run", self._wanted[-1])
         for step in self._history.steps:
             acts: Callable[..., None] = getattr(self, "_" + step.name.replace(" ", "_"))
             acts(*step.arguments)
@@ -121,8 +148,28 @@ class Play:
     def _write(self, location: str, rows: int) -> None:
         self.world.write(location, rows)
 
-    def _apply(self) -> None:
-        self.world.want("run", self._wanted)
+    def _apply(self, plan: DeploymentPlan, **options: Any) -> None:
+        self._wanted.append(plan)
+        self.world.want("run", plan, **options)
+
+    def _edit(self, number: int) -> None:
+        plan = self.world.store.active_plan(NAME) or self._wanted[-1]
+        with contextlib.suppress(HeadwaterError):  # not every edit fits every plan
+            self._apply(build(plan.dataflow, CONTINUUM, edited(plan, EDITS[number])))
+
+    def _update(self, keep: int, passed: int, canary: bool) -> None:
+        """Apply the dataflow with other conditions, which hold for all rows as well."""
+        watch = CanarySettings(seconds=5.0) if canary else None
+        self._apply(plan_of(self.world, least=(-keep, -passed)), canary=watch)
+
+    def _go_back(self, count: int) -> None:
+        self._apply(self._wanted[-min(count + 1, len(self._wanted))])
+
+    def _stop(self) -> None:
+        self.world.want("stop")
+
+    def _start(self) -> None:
+        self.world.want("run", self._wanted[-1])
 
     # -- faults
 
@@ -211,16 +258,30 @@ class Play:
     def _settle(self) -> None:
         world = self.world
         self._until("no change is under way", self._rests)
-        if world.store.deployment(NAME).phase != "running":
-            world.want("run", self._wanted)
+        active = world.store.active_plan(NAME)
+        # A change may be refused or have failed; then the active plan has to run on, or to run again.
+        ways = [self._wanted[-1], active, plan_of(world)]
+        for plan in (p for p in ways if p is not None):
+            if world.store.deployment(NAME).phase == "running":
+                break
+            world.want("run", plan)
+            self._until("no change is under way", self._rests)
+        if not set(LOCATIONS) <= set(self._active().locations):
+            world.want("run", plan_of(world))
             self._until("no change is under way", self._rests)
         record = world.store.deployment(NAME)
         if record.phase != "running":
-            raise Broken(f"the deployment does not run: {record.phase}: {record.message}")
+            raise Broken(f"the deployment does not run: {record.phase}: {record.message}\n{self._found()}")
         self._until("the sink has the rows of one batch", lambda: world.found() == world.expected())
         self._until("what runs is what the store knows", lambda: set(world.runs()) == world.known())
         self._flush()
         self._check("at the end")
+
+    def _active(self) -> DeploymentPlan:
+        plan = self.world.store.active_plan(NAME)
+        if plan is None:
+            raise Broken(f"no plan is active\n{self._found()}")
+        return plan
 
     def _rests(self) -> bool:
         record = self.world.store.deployment(NAME)
@@ -268,14 +329,14 @@ class Play:
         return "\n".join(lines)
 
 
-_PLANS: dict[tuple[str, tuple[str, ...]], DeploymentPlan] = {}
+_PLANS: dict[Any, DeploymentPlan] = {}
 
 
-def plan_of(world: World, locations: tuple[str, ...] = LOCATIONS) -> DeploymentPlan:
+def plan_of(world: World, locations: tuple[str, ...] = LOCATIONS, *, least: tuple[int, int] = (0, 0)) -> DeploymentPlan:
     """Return the plan of the dataflow as it is annotated."""
-    key = (str(world.root), locations)
+    key = (str(world.root), locations, least)
     if key not in _PLANS:
-        _PLANS[key] = build(world.flow(locations), CONTINUUM)
+        _PLANS[key] = build(world.flow(locations, least), CONTINUUM)
     return _PLANS[key]
 
 

@@ -97,15 +97,15 @@ def count(state: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 @functools.cache
-def _flow(sources: str, output: str, locations: tuple[str, ...]) -> Any:
+def _flow(sources: str, output: str, locations: tuple[str, ...], least: tuple[int, int]) -> Any:
     """Return the dataflow: a filter at the edge, numbers per key at the site, files in the cloud."""
     builder = hw.flow(NAME, locations=locations)
     rows = builder.read.json(f"{sources}/{{location}}", "k string, n bigint", location_as="location").named("read")
-    kept = rows.where("n >= 0").named("keep")
+    kept = rows.where(f"n >= {least[0]}").named("keep")
     counted = kept.to_layer("site").scan(
         count, "location string, k string, i bigint", keys=["location", "k"], order_by="n", initial=0
     )
-    passed = counted.named("count").to_layer("cloud").where("i >= 0").named("pass")
+    passed = counted.named("count").to_layer("cloud").where(f"i >= {least[1]}").named("pass")
     passed.write.json(output).named("out")
     return builder.build()
 
@@ -316,9 +316,9 @@ class World:
 
     # ------------------------------------------------------------ the dataflow
 
-    def flow(self, locations: tuple[str, ...] = LOCATIONS) -> Any:
-        """Return the dataflow."""
-        return _flow(str(self.sources), str(self.output), locations)
+    def flow(self, locations: tuple[str, ...] = LOCATIONS, least: tuple[int, int] = (0, 0)) -> Any:
+        """Return the dataflow; ``least``: the bounds of its two filters, which hold for all rows."""
+        return _flow(str(self.sources), str(self.output), locations, least)
 
     def write(self, location: str, rows: int) -> None:
         """Write a file with rows at a location."""
