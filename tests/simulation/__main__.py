@@ -16,7 +16,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
-from tests.simulation.history import Broken, History, histories, play
+from tests.simulation.bugs import BUGS, bug
+from tests.simulation.history import Broken, History, Step, histories, play
+from tests.simulation.regressions import REGRESSIONS
 
 HASH_SEED = "0"
 """Python's order of sets depends on it, so every run has the same one."""
@@ -56,6 +58,18 @@ def find(count: int, seed: int, *, shrink: bool = True) -> tuple[int, str | None
     return played, None
 
 
+def replay(history: History, *, trace: bool = False) -> str | None:
+    """Play one history; return the rule that it breaks."""
+    root = _root()
+    try:
+        play(history, root, trace=print if trace else None)
+    except Broken as error:
+        return str(error)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    return None
+
+
 def _root() -> Path:
     memory = Path("/dev/shm")
     return Path(tempfile.mkdtemp(prefix="headwater-simulation-", dir=memory if memory.is_dir() else None))
@@ -67,9 +81,28 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--histories", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-shrink", action="store_true", help="print the first history that breaks a rule")
+    parser.add_argument("--history", help="play this one, in the form in which it was printed")
+    parser.add_argument("--trace", action="store_true", help="print its requests and deaths")
+    parser.add_argument("--regressions", action="store_true", help="play the histories that once broke a rule")
+    parser.add_argument("--bug", choices=sorted(BUGS), help="put a fault into the product first")
     given_ = parser.parse_args(arguments)
+    if given_.history or given_.regressions:
+        known = (
+            {"the history": eval(given_.history, {"History": History, "Step": Step})} if given_.history else REGRESSIONS
+        )
+        with bug(given_.bug):
+            found = {
+                name: told
+                for name, history in known.items()
+                if (told := replay(history, trace=given_.trace)) is not None
+            }
+        for name, told in found.items():
+            print(f"{name} breaks a rule:\n{told}")
+        print(f"{len(known)} histories, {len(found)} break a rule")
+        return 1 if found else 0
     begun = time.perf_counter()
-    played, broken = find(given_.histories, given_.seed, shrink=not given_.no_shrink)
+    with bug(given_.bug):
+        played, broken = find(given_.histories, given_.seed, shrink=not given_.no_shrink)
     seconds = time.perf_counter() - begun
     print(f"{played} histories in {seconds:.0f} s")
     if broken is not None:

@@ -172,9 +172,7 @@ class ChannelInput:
         file = str(layout.members(spec.unit, operator))
         schema = spark_schema(spec.flow.types[operator].schema.columns)
         members = Members(file, spec.unit.checkpoint, "quarantine")
-        self._reader = ChannelReader(
-            members, schema, punctuate=False, max_rows=None, parallelism=1, at_once=True
-        )
+        self._reader = ChannelReader(members, schema, punctuate=False, max_rows=None, parallelism=1, at_once=True)
 
     def begin(self) -> dict[str, int]:
         return self._reader.initialOffset()
@@ -296,6 +294,7 @@ class Query:
 
     def begin(self) -> None:
         """Start the query's thread."""
+        self._kernel.tell(f"query {self.name} of epoch {self.spec.unit.epoch} starts")
         self._kernel.spawn(self._process, self._run, f"query {self.name}")
 
     # -- PySpark's interface
@@ -314,6 +313,7 @@ class Query:
 
     def stop(self) -> None:
         """End the query; what its thread does from now on has no effect."""
+        self._kernel.tell(f"query {self.name} of epoch {self.spec.unit.epoch} stops")
         self._stopped = True
 
     def processAllAvailable(self) -> None:  # noqa: N802 (as in PySpark)
@@ -422,7 +422,9 @@ class Query:
             given.setdefault(one.operator, []).extend(rows)
         self._go_on()
         state = self._state(batch)
-        rows_of = evaluate(spec.flow, spec.unit.operators, {**dict.fromkeys(spec.own_readers, []), **given}, state)
+        rows_of = evaluate(
+            spec.flow, spec.unit.operators, {**{operator: [] for operator in spec.own_readers}, **given}, state
+        )
         segments = {}
         tasks = {tag: w.open() for tag, w in writer._sink_writers().items()}
         for tag, id_ in enumerate(outputs):
@@ -439,7 +441,8 @@ class Query:
         self._go_on()
         write(self._checkpoint / "commits" / str(batch), 'v1\n{"nextBatchWatermarkMs":0}')
         took = (self._kernel.time() - began) * 1000
-        self.recentProgress = self.recentProgress[-29:] + [
+        self.recentProgress = [
+            *self.recentProgress[-29:],
             {
                 "batchId": batch,
                 "timestamp": datetime.fromtimestamp(began, UTC).isoformat(),
@@ -453,7 +456,7 @@ class Query:
                     for one in inputs
                 ],
                 "stateOperators": [],
-            }
+            },
         ]
 
     # -- state, in files like those of Spark's stores

@@ -21,17 +21,12 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import CanarySettings
 from tests.simulation.world import CONTINUUM, CONTROLLERS, LOCATIONS, NAME, NODES, World
 
-REST = 900.0
+REST = 300.0
 """Simulated seconds within which a healed world comes to rest."""
 AFTER = 3.0
 """Seconds after which a process that has ended is started again."""
 
 HOSTS = (*NODES, *CONTROLLERS)
-PROCESSES = (
-    *((f"agent {n}") for n in NODES),
-    *((f"spark {n}") for n in NODES),
-    *((f"controller {n}") for n in CONTROLLERS),
-)
 
 
 @dataclass(frozen=True)
@@ -71,6 +66,11 @@ def _step(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[St
 
 _LASTS = st.sampled_from((1.0, 6.0, 25.0))
 _NODE, _HOST = st.sampled_from(NODES), st.sampled_from(HOSTS)
+_AGENT, _SPARK, _CONTROLLER = (
+    st.sampled_from([f"{kind} {host}" for host in hosts])
+    for kind, hosts in (("agent", NODES), ("spark", NODES), ("controller", CONTROLLERS))
+)
+_PROCESS = st.one_of(_AGENT, _SPARK, _CONTROLLER)
 
 EDITS: tuple[Edit, ...] = (
     Move(operator="count", to="cloud"),
@@ -92,6 +92,7 @@ EDITS: tuple[Edit, ...] = (
 )
 
 WORK = (
+    _step("pass"),
     _step("write", st.sampled_from(LOCATIONS), st.integers(1, 4)),
     _step("edit", st.integers(0, len(EDITS) - 1)),
     _step("edit", st.integers(0, len(EDITS) - 1)),
@@ -101,9 +102,9 @@ WORK = (
     _step("start"),
 )
 FAULTS = (
-    _step("kill", st.sampled_from(PROCESSES)),
-    _step("kill at", st.sampled_from(PROCESSES), st.integers(1, 120)),
-    _step("freeze", st.sampled_from([p for p in PROCESSES if not p.startswith("spark")]), _LASTS),
+    _step("kill", _PROCESS),
+    _step("kill at", _PROCESS, st.integers(1, 120)),
+    _step("freeze", st.one_of(_AGENT, _CONTROLLER), _LASTS),
     _step("cut", _HOST, _HOST, _LASTS),
     _step("silent", _NODE, _LASTS),
     _step("lossy", st.sampled_from((0.05, 0.3)), _LASTS),
@@ -136,12 +137,16 @@ class Play:
         world.write("L1", 2)
         world.want("run", self._wanted[-1])
         for step in self._history.steps:
+            kernel.tell(f"{step}")
             acts: Callable[..., None] = getattr(self, "_" + step.name.replace(" ", "_"))
             acts(*step.arguments)
             kernel.run(step.then)
             self._check("while it ran")
         self._heal()
         self._settle()
+
+    def _pass(self) -> None:
+        """Let time pass."""
 
     # -- people
 
@@ -258,6 +263,8 @@ class Play:
     def _settle(self) -> None:
         world = self.world
         self._until("no change is under way", self._rests)
+        if world.store.deployment(NAME).phase in ("stopped", "running"):
+            self._until("what runs is what the store knows", lambda: set(world.runs()) == world.known())
         active = world.store.active_plan(NAME)
         # A change may be refused or have failed; then the active plan has to run on, or to run again.
         ways = [self._wanted[-1], active, plan_of(world)]
@@ -340,9 +347,10 @@ def plan_of(world: World, locations: tuple[str, ...] = LOCATIONS, *, least: tupl
     return _PLANS[key]
 
 
-def play(history: History, root: Path) -> World:
+def play(history: History, root: Path, *, trace: Callable[[str], object] | None = None) -> World:
     """Play a history in a new world below ``root``; raise Broken where it breaks a rule."""
     world = World(root, history.seed)
+    world.kernel.trace = trace
     with world.running():
         Play(world, history).run()
     return world

@@ -89,6 +89,12 @@ class Kernel:
         self._current: Task | None = None
         self.failures: list[str] = []
         """Errors that no task handled."""
+        self.trace: Callable[[str], object] | None = None
+
+    def tell(self, text: str) -> None:
+        """Trace something that happens."""
+        if self.trace is not None:
+            self.trace(f"{self.now:9.3f} {self.process.name}: {text}")
 
     # ------------------------------------------------------------ processes and tasks
 
@@ -132,6 +138,7 @@ class Kernel:
         if not process.alive:
             return
         process.alive = False
+        self.tell(f"{process.name} is killed")
         for call in process.ended:
             call()
         if self._current is not None and self._current.process is process:

@@ -118,13 +118,14 @@ class SimulatedWire:
     def _ended(self, answers: Queue) -> None:
         answers.put((False, self._unreached("the other side has ended")))
 
-    def _answer(
-        self, server: Server, here: Process, action: str, text: str, answers: Queue, deadline: float
-    ) -> None:
+    def _answer(self, server: Server, here: Process, action: str, text: str, answers: Queue, deadline: float) -> None:
         """Answer a request, in the agent's process."""
         kernel, network = self._kernel, self.network
         body = json.loads(text)
         ended = server.watch(action, body)
+        if action != "log":
+            stamp = body.get("stamp") or {}
+            kernel.tell(f"{action}, order {stamp.get('term')}.{stamp.get('number')}")
         found: tuple[bool, Any]
         try:
             found = True, json.dumps(server.service.answer(action, body))

@@ -369,6 +369,7 @@ class World:
             (node, q.spec.id, q.spec.unit.tag, q.spec.unit.epoch): q.name
             for node, spark in self.sparks.items()
             for q in spark.active
+            if q.name.startswith(f"{NAME}/")  # a warm-up that a killed agent has left writes to no channel
         }
 
     def known(self) -> set[tuple[str, str, str, int]]:
