@@ -7,6 +7,7 @@ in the sink, with nothing running that the store does not know, and no channel t
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,10 +112,12 @@ FAULTS = (
     _step("repeating", st.sampled_from((0.1, 0.5)), _LASTS),
     _step("slow", st.sampled_from((0.5, 5.0)), _LASTS),
     _step("store fails", st.integers(1, 4)),
+    _step("clock", _HOST, st.sampled_from((3600.0, -3600.0))),
+    _step("full", _NODE, st.integers(1, 8)),
 )
 
 
-def histories(most: int = 10) -> st.SearchStrategy[History]:
+def histories(most: int = 8) -> st.SearchStrategy[History]:
     """Draw histories; about half of their steps are faults."""
     steps = st.lists(st.one_of(st.one_of(*WORK), st.one_of(*FAULTS)), min_size=1, max_size=most)
     return st.builds(History, steps.map(tuple), st.integers(0, 2**16), st.sampled_from((2, 2, 1)))
@@ -201,6 +204,31 @@ class Play:
     def _kill_at(self, name: str, effects: int) -> None:
         process = self._doom(name)
         process.dies_at = process.effects + effects
+
+    def _power(self, node: str) -> None:
+        """Cut the power of a host: its processes end, and its disk loses what was not synced."""
+        world = self.world
+        for name in (f"spark {node}", f"agent {node}"):
+            world.kernel.kill(self._doom(name))
+        world.disk.cut_power(node)
+
+    def _power_at(self, node: str, effects: int) -> None:
+        """Cut the power of a host before an effect of its Spark."""
+        world, spark, agent = self.world, self._process(f"spark {node}"), self._doom(f"agent {node}")
+        spark.dies_at = spark.effects + effects
+
+        def cut() -> None:
+            if spark.dies_at is None:  # killed by this count
+                world.kernel.kill(agent)
+                world.disk.cut_power(node)
+
+        spark.ended.append(cut)
+
+    def _clock(self, host: str, seconds: float) -> None:
+        self.world.hosts[host].ahead += seconds
+
+    def _full(self, node: str, writes: int) -> None:
+        self.world.disk.full[node] = writes
 
     def _later(self, seconds: float, undo: Callable[[], object]) -> None:
         self.world.kernel.spawn(self.world.kernel.outside, undo, "undo", after=seconds)
@@ -351,6 +379,10 @@ def play(history: History, root: Path, *, trace: Callable[[str], object] | None 
     """Play a history in a new world below ``root``; raise Broken where it breaks a rule."""
     world = World(root, history.seed)
     world.kernel.trace = trace
-    with world.running():
-        Play(world, history).run()
+    gc.disable()  # much is made, and little of it goes before the end
+    try:
+        with world.running():
+            Play(world, history).run()
+    finally:
+        gc.enable()
     return world

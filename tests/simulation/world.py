@@ -243,16 +243,22 @@ class World:
         directory = self.root / "hosts" / node
 
         def run() -> None:
-            endpoint: Any = SimulatedEndpoint(self.sparks[node], directory / "spark")
-            sparks = Sparks(directory / "spark", given=endpoint)
-            settings = UnitSettings(state_store=str(self.root / "hosts" / "world" / "state"), measure=False)
-            agent = Agent(node, directory, Credentials("simulated"), sparks, settings, idle=1e9)
-            service = LogService(agent.find_log, agent.actions())
-            agent.begin()
-            self.agents[node] = agent
-            self.network.servers[node] = Server(node, process, service, watch=self._watching(node))
+            while node not in self.agents or self.network.servers[node].process is not process:
+                with contextlib.suppress(OSError):  # a full disk: the agent ends, and is started again
+                    self._begin(node, process, directory)
+                self.kernel.sleep(1.0)
 
         self.kernel.spawn(process, run, "begin")
+
+    def _begin(self, node: str, process: Process, directory: Path) -> None:
+        endpoint: Any = SimulatedEndpoint(self.sparks[node], directory / "spark")
+        sparks = Sparks(directory / "spark", given=endpoint)
+        settings = UnitSettings(state_store=str(self.root / "hosts" / "world" / "state"), measure=False)
+        agent = Agent(node, directory, Credentials("simulated"), sparks, settings, idle=1e9)
+        service = LogService(agent.find_log, agent.actions())
+        agent.begin()
+        self.agents[node] = agent
+        self.network.servers[node] = Server(node, process, service, watch=self._watching(node))
 
     def start_controller(self, name: str) -> None:
         """Start a controller, unless it runs; it starts again by itself when it has lost its lease."""
