@@ -99,10 +99,13 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def read_note(path: Path) -> dict[str, Any]:
-    """Read a small JSON object whose loss costs little; empty when it is missing or damaged."""
+    """Read a small JSON object whose loss costs little; empty when it is missing or damaged.
+
+    Other errors are raised: a process without a free file descriptor must not take the note for a missing one.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 

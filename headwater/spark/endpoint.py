@@ -375,8 +375,8 @@ def _write_record(directory: Path, record: Mapping[str, Any]) -> None:
 def _read_record(directory: Path) -> dict[str, Any] | None:
     try:
         record = json.loads((directory / "server.json").read_text())
-    except (OSError, ValueError):
-        return None
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None  # another error must not make a running server count as ended: a second one would be started
     wanted = {"pid", "port", "token", "session", "cores", "start"}
     return record if isinstance(record, dict) and wanted <= set(record) else None
 
