@@ -9,8 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
-from headwater.channels import logserver
 from headwater.channels.filelog import FileLog
+from headwater.channels.logserver import LogServer
 
 TOKEN = "secret"
 
@@ -18,9 +18,9 @@ TOKEN = "secret"
 def main() -> None:
     """Print the port, and serve until the process is ended."""
     home = Path(sys.argv[1])
-    logserver.FOLLOW_SECONDS = float(sys.argv[2])
+    sys.modules[LogServer.__module__].FOLLOW_SECONDS = float(sys.argv[2])  # type: ignore[attr-defined]
     find = lambda name: FileLog(home / name, event_time="ts", fsync=False)  # noqa: E731
-    server = logserver.LogServer("127.0.0.1:0", token=TOKEN, find=find)
+    server = LogServer("127.0.0.1:0", token=TOKEN, find=find)
     print(server.port, flush=True)
     signal.pause()
 
