@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 import uuid
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -139,6 +140,11 @@ def read_note(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def is_fresh(file: Path, seconds: float) -> bool:
+    """Return whether a file was written less than ``seconds`` ago; not where the clock was set back since."""
+    return 0 <= time.time() - file.stat().st_mtime < seconds
 
 
 def sweep(directory: Path, before: float | None, *, but: Collection[str] = ()) -> None:
