@@ -130,6 +130,7 @@ class AgentClient:
             },
             agent=str(found.get("agent", "")),
             spark=str(found.get("spark", "")),
+            ending=str(found.get("ending", "")),
         )
 
     # ------------------------------------------------------------ questions

@@ -88,6 +88,12 @@ QUICK_CONF: Mapping[str, str] = {
 }
 
 
+_FOR_MEMORY = (
+    "perhaps by the system for lack of memory: look for 'oom' in the system's log, "
+    "and lower --memory or give the host more"
+)
+
+
 class Endpoint(Protocol):
     """A Spark that units run on."""
 
@@ -110,6 +116,10 @@ class Endpoint(Protocol):
     @property
     def alive(self) -> bool:
         """Return whether the server runs."""
+
+    @property
+    def ending(self) -> str:
+        """Describe how a server that does not run has ended, and the next step."""
 
     def restart(self) -> None:
         """Start the server again, or connect to it again, after it has ended."""
@@ -280,6 +290,16 @@ class LocalEndpoint:
         if self._process is not None:
             return self._process.poll() is None
         return _is_ours(self.pid, self.directory)
+
+    @property
+    def ending(self) -> str:
+        code = self._process.poll() if self._process is not None else None
+        if code == -signal.SIGKILL:
+            return f"it was killed (SIGKILL), {_FOR_MEMORY}"
+        if "OutOfMemoryError" in (said := self.last_words()):
+            return f"its heap was full ({said}): raise --memory"
+        how = "" if code is None else f" with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+        return f"it ended{how}; its log ends with: {said}; if that is no error, it was killed, {_FOR_MEMORY}"
 
     def stop(self) -> None:
         """Stop the server; running queries are interrupted in the middle of a batch."""
