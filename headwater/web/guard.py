@@ -1,6 +1,7 @@
 """Checks before every request: authentication, cross-site requests, size of the body.
 
-All checks come before the body is read. It is ASGI middleware, so that streams pass through unbuffered.
+All checks come before the body is read; a body that arrives too slowly ends its request. It is ASGI middleware, so that
+streams pass through unbuffered.
 """
 
 from __future__ import annotations
@@ -18,12 +19,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headwater.core.errors import HeadwaterError
 from headwater.web import problems
 from headwater.web.access import LOOPBACK, Access, Asker
+from headwater.web.connections import OVER
 
 API = "/api/"
-OPEN = frozenset({"/api/v1/health", "/api/v1/version", "/api/v1/openapi.json"})
+HEALTH = "/api/v1/health"
+"""Answered on each connection, also beyond the limits."""
+OPEN = frozenset({HEALTH, "/api/v1/version", "/api/v1/openapi.json"})
 """Addresses that need no token: they reveal nothing about deployments."""
 MAX_BODY = 32 * 2**20
 """Maximum bytes of a request's body."""
+BODY_SILENT = 10.0
+"""Seconds after which a request ends of whose body nothing more arrives."""
+BODY_WHOLE = 120.0
+"""Seconds in which a body has to arrive."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OF_ALL = {
     "X-Content-Type-Options": "nosniff",
@@ -86,6 +94,9 @@ class Guard:
 
     async def _refused(self, scope: Scope, headers: Headers, path: str) -> problems.ProblemDetails | None:
         """Return the reason for refusing a request; None where it is allowed."""
+        over = scope.get("state", {}).get(OVER)
+        if over is not None and path != HEALTH:
+            return problems.plain(over, "too many connections are open", "close some, or try again later")
         try:
             strange = _is_strange(headers.get("host", "")) and await self._on_trial()
             if strange:
@@ -120,12 +131,22 @@ class Guard:
         return await anyio.to_thread.run_sync(self._access.asker, given)
 
     def _measured(self, receive: Receive) -> Receive:
-        """Count the bytes of the body: chunked requests do not tell their length in advance."""
-        came = 0
+        """Count the bytes of the body, and limit its time: chunked requests do not tell their length in advance."""
+        came, more = 0, True
+        until = anyio.current_time() + BODY_WHOLE
 
         async def counting() -> Message:
-            nonlocal came
-            message = await receive()
+            nonlocal came, more
+            if not more:  # it waits for the client's end
+                return await receive()
+            try:
+                with anyio.fail_after(min(BODY_SILENT, until - anyio.current_time())):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(
+                    HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time", {"Connection": "close"}
+                ) from None
+            more = bool(message.get("more_body", False))
             if message["type"] == "http.request":
                 came += len(message.get("body", b""))
                 if came > MAX_BODY:
