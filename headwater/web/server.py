@@ -56,7 +56,7 @@ def make_app(served: Served) -> FastAPI:
         api.include_router(part.router)
     app.include_router(api)
     problems.install(app)
-    app.add_middleware(Guard, access=served.access)
+    app.add_middleware(Guard, access=served.access, lanes=served.lanes)
     return app
 
 
@@ -95,7 +95,7 @@ def with_dashboard(api: FastAPI, served: Served) -> ASGIApp:
     _has_pages = True
     pages = FastAPI(openapi_url=None)
     importlib.import_module(DASHBOARD).attach(pages, served.store_url, served.access, served.home)
-    pages.add_middleware(Guard, access=served.access)
+    pages.add_middleware(Guard, access=served.access, lanes=served.lanes)
     return WithPages(api, pages)
 
 
