@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from pathlib import Path
@@ -240,15 +239,7 @@ def up(
         else:
             say(text)
 
-    with contextlib.ExitStack() as stack:
-        if metrics is not None:
-            from headwater.web.prometheus import address, serving
-
-            host, port = address(metrics)
-            tell(f"metrics at {stack.enter_context(serving(store, host, port))}")
-        url = stack.enter_context(served(listen, store, home, say=tell, trust_code=trust_code, zones=zones))
-        if url is not None:
-            tell(f"dashboard at {url}, REST API at {url}/api/v1")
+    with served(listen, metrics, store, home, say=tell, trust_code=trust_code, zones=zones):
         deployments.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
     tell("stopped; all units keep running")
 

@@ -18,7 +18,7 @@ from headwater.cli import serve
 from headwater.control.store import Store
 from headwater.control.tables import STORE, resolved_url
 from headwater.core.errors import DeploymentError
-from headwater.web import server
+from headwater.web import running, server
 from headwater.web.server import serving
 from tests.conftest import free_port
 from tests.unit.served import V1, Client, fetch, token
@@ -112,7 +112,7 @@ def test_it_ends_while_streams_are_followed() -> None:
         thread.start()
         assert begun.wait(20)
         before = time.monotonic()
-    assert ended.wait(20) and time.monotonic() - before < 2 * server.ENDS + 10
+    assert ended.wait(20) and time.monotonic() - before < 2 * running.ENDS + 10
     thread.join(20)
 
 
