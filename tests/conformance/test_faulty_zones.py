@@ -30,7 +30,8 @@ from headwater.testing import CutLink
 from headwater.testing.link import Direction
 from tests.conformance.conftest import ids, table
 from tests.conformance.log_server import TOKEN
-from tests.faults import PATIENCE, no_descriptors, standing_still, until
+from tests.faults import no_descriptors, standing_still, until
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 

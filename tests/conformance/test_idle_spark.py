@@ -21,8 +21,8 @@ from headwater.plan.build import build
 from headwater.plan.port import Stamp
 from headwater.plan.spec import spec_of
 from headwater.spark.sparks import Sparks
+from tests.patience import PATIENCE
 
-PATIENCE = 120.0
 CONTINUUM = Continuum.from_text("""
 name: one
 layers: [edge]

@@ -27,8 +27,7 @@ from headwater.channels.wire import Credentials, Wire
 from headwater.core.errors import ChannelError, DeploymentError, Unavailable
 from headwater.testing import CutLink
 from tests.conformance.conftest import TS, ids, spec_of, table
-
-PATIENCE = 60.0
+from tests.patience import PATIENCE
 
 
 def until(condition: Callable[[], bool]) -> None:

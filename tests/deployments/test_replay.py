@@ -21,7 +21,8 @@ from headwater.continuum.model import Continuum
 from headwater.plan.build import build
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
-from tests.deployments.controllers import PATIENCE, apply, running, sink_rows
+from tests.deployments.controllers import apply, running, sink_rows
+from tests.patience import PATIENCE
 
 CONTINUUM = Continuum.from_text("""
 name: one
