@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headwater.channels.credential import SiteSecret
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headwater.spark.broker import LocalBroker
     from headwater.spark.endpoint import LocalEndpoint
+
+SITE_TEXT = "the-site-secret-of-all-tests"
+SITE = SiteSecret((SITE_TEXT,))
+ZONE = SITE.of("E1")
+"""The credential of the agent or log server of a test."""
 
 CONF = {"spark.sql.shuffle.partitions": "1"}
 

@@ -20,7 +20,7 @@ from headwater.control.tables import STORE, resolved_url
 from headwater.core.errors import DeploymentError
 from headwater.web import running, server
 from headwater.web.server import serving
-from tests.conftest import free_port
+from tests.conftest import ZONE, free_port
 from tests.unit.served import V1, Client, fetch, token
 from tests.unit.test_cli_control import invoke
 
@@ -74,7 +74,7 @@ def test_a_chosen_address_that_is_taken_is_an_error(by: str, monkeypatch: pytest
         assert code == 6 and f"cannot listen at {address}: Address already in use" in err
         assert "at --listen" in err and "-> give another [HOST:]PORT, or end what listens there" in err
         with pytest.raises(DeploymentError, match="the port is taken") as refused:
-            LogServer(address, token="t", find=lambda name: pytest.fail("asked"))
+            LogServer(address, credential=ZONE, find=lambda name: pytest.fail("asked"))
         assert refused.value.where == "--listen" and refused.value.hint
 
 
