@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ from headwater.disk.checkpoint import (
     positions,
     sweep_torn,
 )
-from headwater.disk.durable import read_note, write_atomically
+from headwater.disk.durable import is_fresh, read_note, write_atomically
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
 from headwater.plan.content import is_stateful, source_locations
@@ -405,7 +404,7 @@ class Units:
         if newest == work.last_batch or newest < newest_batch(checkpoint / "offsets"):
             return
         with contextlib.suppress(FileNotFoundError):  # Spark removes old files
-            if time.time() - (checkpoint / "commits" / str(newest)).stat().st_mtime < AGAIN_AFTER:
+            if is_fresh(checkpoint / "commits" / str(newest), AGAIN_AFTER):
                 return
             work.last_batch = newest
             if advances_watermark(checkpoint, newest):
