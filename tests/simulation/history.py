@@ -22,7 +22,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import CanarySettings
 from tests.simulation.world import CONTINUUM, CONTROLLERS, LOCATIONS, NAME, NODES, World
 
-REST = 300.0
+REST = 700.0
 """Simulated seconds within which a healed world comes to rest."""
 AFTER = 3.0
 """Seconds after which a process that has ended is started again."""
@@ -114,6 +114,8 @@ FAULTS = (
     _step("store fails", st.integers(1, 4)),
     _step("clock", _HOST, st.sampled_from((3600.0, -3600.0))),
     _step("full", _NODE, st.integers(1, 8)),
+    _step("power", _NODE),
+    _step("power at", _NODE, st.integers(1, 120)),
 )
 
 
@@ -338,7 +340,7 @@ class Play:
         self._until("no channel holds old data", lambda: not held())
 
     def _until(self, what: str, holds: Callable[[], bool]) -> None:
-        if not self.world.kernel.run(REST, holds, every=1.0):
+        if not self.world.kernel.run(REST, holds, every=2.0):
             self._check(f"waiting until {what}")
             raise Broken(f"not within {REST:.0f} s: {what}\n{self._found()}")
 

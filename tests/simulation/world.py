@@ -134,12 +134,12 @@ def _one_engine(url: Any) -> Any:
 
 
 PACES: Mapping[Any, Mapping[str, float]] = {
-    logserver_module: {"_POLL": 0.2},
+    logserver_module: {"_POLL": 0.4},
     relay_module: {"_ACKNOWLEDGE": 1.0},
     query_module: {"_LOOK": 0.1},
     tasks_module: {"_LOOK": 0.2},
     statetransfer_module: {"_LOOK": 0.2},
-    agent_module: {"_LOOK": 2.0},
+    agent_module: {"_LOOK": 3.0},
     controller_module: {"IDLE": 2.0},
 }
 """Longer pauses between polls: a simulated second costs less, and no result depends on them."""
