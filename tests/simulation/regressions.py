@@ -24,6 +24,14 @@ REGRESSIONS: Mapping[str, History] = {
             Step("edit", (FUSE_COUNT_AND_PASS,), 15.0),
         )
     ),
+    "a stop is wanted while a step of another change fails": History(
+        (
+            Step("cut", ("A", "E1", 25.0), 0.0),
+            Step("stop", (), 0.0),
+            Step("full", ("C1", 7), 15.0),
+        ),
+        784,
+    ),
     "a power cut leaves the floor of a channel": History(
         (
             Step("write", ("L1", 3), 4.0),
@@ -34,3 +42,15 @@ REGRESSIONS: Mapping[str, History] = {
         )
     ),
 }
+
+KNOWN_GAPS: Mapping[str, History] = {
+    "a first deployment that is superseded by other cuts strands the rows of a unit that has run": History(
+        (
+            Step("edit first", (4,), 0.2),
+            Step("edit first", (4,), 0.2),
+            Step("kill at", ("spark E2", 65), 0.2),
+            Step("edit first", (0,), 0.0),
+        )
+    ),
+}
+"""Histories that still break a rule."""
