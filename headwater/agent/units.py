@@ -341,7 +341,9 @@ class Units:
             query.stop()  # an older query that was to be stopped
             return False
         work.controlled = bool(saved.get("controlled"))
-        work.running = Running.resumed(query, saved, self._explain(work.spec))
+        # An idle query may make no further batch that would show its positions.
+        reached = positions(self.layout.checkpoint(work.unit))
+        work.running = Running.resumed(query, saved, self._explain(work.spec), reached=reached)
         return True
 
     def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:

@@ -285,4 +285,4 @@ class LogView(ABC):
         self._keep.write_floor(floor, fsync=self.fsync)
         newest = self._journal.last()
         swept = self._delete(floor.swept, min(seq, newest + 1), newest)
-        self._keep.write_floor(replace(floor, swept=swept), fsync=False)
+        self._keep.write_floor(replace(floor, swept=swept), fsync=self.fsync)

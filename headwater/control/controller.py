@@ -9,6 +9,7 @@ answer delays only the changes that need it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import socket
@@ -52,6 +53,7 @@ from headwater.plan.steps import (
     side_by_side,
 )
 
+_LOG = logging.getLogger(__name__)
 TRY_SECONDS = 120.0
 """Seconds after which a warm-up ahead of a decision is abandoned."""
 IDLE = 1.0  # seconds between two reads of a store without work
@@ -324,6 +326,9 @@ class Controller:
                 if wait < _BRIEF and wait > 0:
                     self._lost.wait(wait)
                     wait = 0.0
+        except Exception:  # a defect: the other deployments go on, and this one is not tried without a pause
+            _LOG.exception("deployment %s", name)
+            wait = IDLE
         finally:
             with self._acting.woken:
                 self._acting.began.pop(name, None)

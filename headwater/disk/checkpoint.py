@@ -180,7 +180,7 @@ def needed_of(log: Path) -> list[Path]:
 
 
 def positions(checkpoint: Path) -> dict[str, int]:
-    """Return the position in each channel that a stopped query's committed batches have reached."""
+    """Return the position in each channel that a query's committed batches have reached with all reads."""
     try:
         newest = newest_batch(checkpoint / "commits")
         lines = (checkpoint / "offsets" / str(newest)).read_text().splitlines()
@@ -192,7 +192,7 @@ def positions(checkpoint: Path) -> dict[str, int]:
         with contextlib.suppress(ValueError):
             offset = json.loads(brace + rest)
             if isinstance(offset, dict) and all("@" in k for k in offset):
-                found |= {k: int(v) for k, v in offset.items()}
+                found |= {k: min(int(v), found.get(k, int(v))) for k, v in offset.items()}
     return found
 
 

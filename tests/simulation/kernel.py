@@ -26,6 +26,14 @@ BEGIN = 1_767_225_600.0
 """The wall clock at the begin of a history: 2026-01-01T00:00:00Z."""
 
 
+STILL = 1500
+"""Switches without a step of the clock, above which tasks are taken to wait for nothing."""
+
+
+class Livelock(Exception):
+    """Tasks run on and on, and no time passes."""
+
+
 class Killed(BaseException):
     """The process has been killed: no handler catches it."""
 
@@ -80,6 +88,8 @@ class Kernel:
         self.outside = Process("outside", Host("outside"))
         self.closed = False
         self.switches = 0
+        self._still = 0
+        """Switches since time last passed."""
         self._preempt = preempt
         self._due: list[tuple[float, int, Task, int]] = []
         self._numbers = itertools.count(1)
@@ -226,6 +236,9 @@ class Kernel:
         if task.process.frozen:
             self._held.append((task, wakes))
             return
+        self._still = self._still + 1 if at <= self.now else 0
+        if self._still > STILL:
+            raise Livelock(f"tasks run on and on at {self.now:.3f}, the last one of {task.process.name}")
         self.now = max(self.now, at)
         task.wakes += 1
         self.switches += 1

@@ -137,7 +137,8 @@ class SimulatedWire:
             found = False, known(error.what, where=error.where, hint=error.hint)
         except Exception as error:
             ended(False)
-            kernel.failures.append(f"{server.process.name}, {action}: {type(error).__name__}: {error}")
+            if not isinstance(error, OSError):  # a full disk
+                kernel.failures.append(f"{server.process.name}, {action}: {type(error).__name__}: {error}")
             found = False, RuntimeFailure(f"the zone failed: {type(error).__name__}: {error}", where=self._name)
         kernel.sleep(network.delay())
         while network.is_cut(self._there, here.host.name):

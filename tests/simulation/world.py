@@ -134,12 +134,12 @@ def _one_engine(url: Any) -> Any:
 
 
 PACES: Mapping[Any, Mapping[str, float]] = {
-    logserver_module: {"_POLL": 0.2},
+    logserver_module: {"_POLL": 0.4},
     relay_module: {"_ACKNOWLEDGE": 1.0},
     query_module: {"_LOOK": 0.1},
     tasks_module: {"_LOOK": 0.2},
     statetransfer_module: {"_LOOK": 0.2},
-    agent_module: {"_LOOK": 2.0},
+    agent_module: {"_LOOK": 3.0},
     controller_module: {"IDLE": 2.0},
 }
 """Longer pauses between polls: a simulated second costs less, and no result depends on them."""
@@ -243,16 +243,22 @@ class World:
         directory = self.root / "hosts" / node
 
         def run() -> None:
-            endpoint: Any = SimulatedEndpoint(self.sparks[node], directory / "spark")
-            sparks = Sparks(directory / "spark", given=endpoint)
-            settings = UnitSettings(state_store=str(self.root / "hosts" / "world" / "state"), measure=False)
-            agent = Agent(node, directory, sparks, settings, idle=1e9)
-            service = LogService(agent.find_log, agent.actions())
-            agent.begin()
-            self.agents[node] = agent
-            self.network.servers[node] = Server(node, process, service, watch=self._watching(node))
+            while node not in self.agents or self.network.servers[node].process is not process:
+                with contextlib.suppress(OSError):  # a full disk: the agent ends, and is started again
+                    self._begin(node, process, directory)
+                self.kernel.sleep(1.0)
 
         self.kernel.spawn(process, run, "begin")
+
+    def _begin(self, node: str, process: Process, directory: Path) -> None:
+        endpoint: Any = SimulatedEndpoint(self.sparks[node], directory / "spark")
+        sparks = Sparks(directory / "spark", given=endpoint)
+        settings = UnitSettings(state_store=str(self.root / "hosts" / "world" / "state"), measure=False)
+        agent = Agent(node, directory, sparks, settings, idle=1e9)
+        service = LogService(agent.find_log, agent.actions())
+        agent.begin()
+        self.agents[node] = agent
+        self.network.servers[node] = Server(node, process, service, watch=self._watching(node))
 
     def start_controller(self, name: str) -> None:
         """Start a controller, unless it runs; it starts again by itself when it has lost its lease."""
