@@ -321,6 +321,15 @@ class Units:
         self._save(work)
         work.running.wait_until_ready()
 
+    def adopt(self, spec: UnitSpec) -> None:
+        """Add a unit whose query an earlier agent has left running, if there is one, so that it can be stopped."""
+        work = self.remembered(spec)
+        if work.finished or not self.endpoint.alive:
+            return
+        with self.asking_spark():
+            if self._adopt(work):
+                self._work[spec.id] = work
+
     def _adopt(self, work: Work) -> bool:
         """Adopt a running query of this unit, if it has the same key and epoch."""
         name = query_name(work.spec)

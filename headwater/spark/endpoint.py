@@ -82,6 +82,16 @@ SERVER_CONF: Mapping[str, str] = {
 }
 
 
+LOCAL_AUTH: Mapping[str, str] = {
+    # The driver deserializes any message at its RPC port, also from other users of this machine. Without a cluster
+    # Spark makes the secret itself, and keeps it in the memory of its process.
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.saslFallback": "false",
+}
+"""Authentication of a Spark without a cluster; a cluster has a secret of its own, or none."""
+
 QUICK_CONF: Mapping[str, str] = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -216,6 +226,7 @@ class LocalEndpoint:
             **(QUICK_CONF if quick else {}),
             **({"spark.jars.packages": ",".join(packages)} if packages else {}),
             **(extra_conf or {}),
+            **(LOCAL_AUTH if master is None else {}),
         }
         arguments = [str(home / "bin" / "spark-submit"), "--master", master or f"local[{cores}]"]
         arguments += ["--driver-memory", f"{memory_mb}m"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,7 +68,7 @@ class Dying:
 
 def test_a_spark_that_ends_again_and_again_is_started_ever_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now, spark = [1000.0], Dying()
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     node = Sparks(Path("spark"), given=spark)  # type: ignore[arg-type]
     node.of(NODE)
     assert node.revive() is None and node.ending == ""
