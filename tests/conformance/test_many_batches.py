@@ -18,6 +18,7 @@ from headwater.channels.logserver import LogServer
 from headwater.channels.relay import Relay
 from headwater.channels.wire import Credentials, Wire
 from tests.conformance.conftest import ids, table
+from tests.conftest import ZONE
 from tests.faults import until
 
 EVERY = 20
@@ -55,8 +56,8 @@ def growth(seen: list[Used]) -> Used:
 @pytest.mark.parametrize("batches", [800, pytest.param(40_000, marks=pytest.mark.long)])
 def test_a_week_of_small_batches_leaves_nothing_behind(tmp_path: Path, batches: int) -> None:
     path, members = tmp_path / "log", tmp_path / "in.members.json"
-    server = LogServer("127.0.0.1:0", token="t", find=lambda name: FileLog(tmp_path / name, fsync=False))
-    connect = lambda: FlightLog(Wire(f"127.0.0.1:{server.port}", Credentials("t")), "log")  # noqa: E731
+    server = LogServer("127.0.0.1:0", credential=ZONE, find=lambda name: FileLog(tmp_path / name, fsync=False))
+    connect = lambda: FlightLog(Wire(f"127.0.0.1:{server.port}", Credentials(ZONE.order_token)), "log")  # noqa: E731
     FileLog(path).create()
     FileLog(path).register("relay")
     replica = FileLog(tmp_path / "replica", fsync=False)
