@@ -218,7 +218,7 @@ def up(
     --quick, --packages and --conf are for the agents that it starts.
 
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are in trial mode: reachable
-    from this machine only, with all rights.
+    from this machine only, with all rights, by the printed link and the token in ~/.headwater/web-token.
     """
     from headwater.app import deployments
     from headwater.continuum.model import Continuum

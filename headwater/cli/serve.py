@@ -51,7 +51,7 @@ def served(
     from importlib.util import find_spec
 
     from headwater.core.errors import Unavailable
-    from headwater.web.access import LOOPBACK, Access
+    from headwater.web.access import LOOPBACK, Access, trial_file, trial_token
     from headwater.web.beside import ServerSettings, beside
     from headwater.web.listening import RELEASED, TRIES, address, url_of
     from headwater.web.listening import listen as listening_at
@@ -72,7 +72,8 @@ def served(
             say(f"metrics at {url_of(opened, host)}/metrics")
         if listen != "none" and not missing:
             host, port = address(listen or LISTEN, option="--listen")
-            Access(store, loopback=host in LOOPBACK).check()
+            access = Access(store, loopback=host in LOOPBACK)
+            access.check()
             only = listen is not None
             opened = stack.enter_context(
                 listening_at(host, port, tries=1 if only else TRIES, wait=RELEASED if only else 0.0)
@@ -81,7 +82,10 @@ def served(
             url = url_of(opened, host)
             if port and not url.endswith(f":{port}"):
                 say(f"port {port} is taken: listening at {url.rpartition(':')[2]}")
-            say(f"dashboard at {url}, REST API at {url}/api/v1")
+            link = f"{url}/signin?token={trial_token()}" if access.on_trial else url
+            say(f"dashboard at {link}, REST API at {url}/api/v1")
+            if access.on_trial:
+                say(f"no owner has a token: this link, and the token in {trial_file()}, permit everything")
         if settings.metrics is not None or settings.listening is not None:
             stack.enter_context(beside(settings, say=say))
         yield

@@ -18,16 +18,18 @@ import headwater as hw
 from headwater.app import pools
 from headwater.app.observe import look
 from headwater.app.view import View
+from headwater.cli.serve import served
 from headwater.core.errors import Denied, DeploymentError
 from headwater.dataflow.graph import Dataflow
 from headwater.web import lanes
-from headwater.web.access import Access
+from headwater.web.access import Access, trial_file
 from headwater.web.api import about, events
 from headwater.web.dashboard import frame as framing
 from headwater.web.dashboard.feed import ViewFeed
 from headwater.web.dashboard.frame import DashboardContext, Frame
 from headwater.web.dashboard.sessions import Sessions, Visitor
 from headwater.web.server import serving
+from tests.conftest import free_port
 from tests.unit.served import V1, ZONES, Client, fetch, flow, place, token
 
 LIMIT = 120.0
@@ -163,6 +165,29 @@ def test_a_page_whose_token_is_revoked_shows_nothing_more(tmp_path: Path, monkey
             asyncio.run(page._beat())
         assert len(shown) == 1 and went == ["/signin?next=/letters"]
         assert sessions.token(session) is None
+
+
+# ---------------------------------------------------------------- trial mode
+
+
+def test_the_link_of_up_signs_a_browser_in(tmp_path: Path) -> None:
+    said: list[str] = []
+    port = free_port()
+    options: dict[str, Any] = {"home": tmp_path, "say": said.append, "trust_code": False, "zones": ()}
+    with place(tmp_path), served(str(port), None, None, **options), httpx.Client(trust_env=False, timeout=LIMIT) as one:
+        (link,) = [text.split()[2].rstrip(",") for text in said if "dashboard at" in text]
+        url = f"http://127.0.0.1:{port}"
+        assert one.get(f"{url}/").headers["location"].startswith("/signin")
+        unknown = one.get(f"{url}{V1}/me")
+        assert unknown.status_code == 401 and str(trial_file()) in unknown.json()["hint"]
+        assert one.get(f"{url}/signin", params={"token": "wrong"}).status_code == 200
+        assert not one.cookies
+        assert one.get(link).headers["location"] == "/"
+        assert one.get(f"{url}/").status_code == 200, "the cookie is that of a session"
+        mine = token("a")
+        assert one.get(f"{url}/").headers["location"].startswith("/signin"), "the first token ends the trial"
+        one.cookies.clear()
+        assert one.get(f"{url}/signin", params={"token": mine}).status_code == 200 and not one.cookies
 
 
 # ---------------------------------------------------------------- roles

@@ -21,7 +21,7 @@ from headwater.core.errors import DeploymentError
 from headwater.web import running, server
 from headwater.web.server import serving
 from tests.conftest import ZONE, free_port
-from tests.unit.served import V1, Client, fetch, token
+from tests.unit.served import V1, Client, fetch, token, trial
 from tests.unit.test_cli_control import invoke
 
 
@@ -102,7 +102,7 @@ def test_it_ends_while_streams_are_followed() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def follow(url: str) -> None:
-        with httpx.stream("GET", f"{url}{V1}/events", trust_env=False, timeout=60) as stream:
+        with httpx.stream("GET", f"{url}{V1}/events", headers=trial(), trust_env=False, timeout=60) as stream:
             for _ in stream.iter_lines():
                 begun.set()
         ended.set()

@@ -39,7 +39,7 @@ _PAGES = (
     ("letters", "Dead letters", "/letters"),
     ("whatif", "What if", "/whatif"),
 )
-_TRIAL = "No owner has a token: every user of this machine has all permissions. See docs/rest.md."
+_TRIAL = "No owner has a token: the user of this server has all permissions. See docs/rest.md."
 _HEAD = """<script>
 addEventListener("DOMContentLoaded", () => {
   const lost = document.getElementById("popup");
@@ -174,7 +174,7 @@ class Frame:
                     aria_label="Change between light and dark",
                     cls="hw-icon",
                 ),
-                None if self.asker.on_trial else link("Sign out", "/signout", cls="hw-nav-link"),
+                link("Sign out", "/signout", cls="hw-nav-link"),
                 cls="hw-side-bar",
             ),
         )
