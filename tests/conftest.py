@@ -32,6 +32,11 @@ _TRIAL = tempfile.mkdtemp(prefix="headwater-trial-")
 atexit.register(shutil.rmtree, _TRIAL, ignore_errors=True)
 os.environ["HEADWATER_TRIAL_TOKEN_FILE"] = f"{_TRIAL}/web-token"
 
+# Servers in trial mode, also those in processes of their own, keep their token here and not in the user's home.
+_TRIAL = tempfile.mkdtemp(prefix="headwater-trial-")
+atexit.register(shutil.rmtree, _TRIAL, ignore_errors=True)
+os.environ["HEADWATER_TRIAL_TOKEN_FILE"] = f"{_TRIAL}/web-token"
+
 CONF = {"spark.sql.shuffle.partitions": "1"}
 
 
