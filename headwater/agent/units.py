@@ -37,6 +37,7 @@ from headwater.disk.checkpoint import (
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
+from headwater.disk.syncing import sync_checkpoint
 from headwater.plan.content import is_stateful, source_locations
 from headwater.plan.model import Channel, Unit
 from headwater.plan.spec import UnitSpec
@@ -181,7 +182,10 @@ class Units:
 
     def begin_where(self, spec: UnitSpec, stood: Unit) -> None:
         """Let a unit begin at the position of another unit, or at its own last one."""
-        at = positions(self.layout.checkpoint(stood))
+        checkpoint = self.layout.checkpoint(stood)
+        if self.settings.channel.fsync:  # entries that it has read may be deleted
+            sync_checkpoint(checkpoint)
+        at = positions(checkpoint)
         for channel in spec.inputs:
             log = self.log(spec, channel)
             log.create()
@@ -306,7 +310,8 @@ class Units:
             query = start_sink(
                 compiled.spark_sink,
                 compiled.frame,
-                checkpoint=str(checkpoint),
+                checkpoint=checkpoint,
+                sync=self.settings.channel.fsync,
                 query_name=name,
                 trigger=trigger,
             )
@@ -314,7 +319,9 @@ class Units:
             writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
             tracking = tracking_of(spec, self.layout)
             run = begin_run(checkpoint)
-            writer = writer.option("config", sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run))
+            synced = checkpoint if self.settings.channel.fsync else None
+            config = sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run, synced)
+            writer = writer.option("config", config)
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
         tally, explain = Tally(compiled.counting), self._explain(spec)
