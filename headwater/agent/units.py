@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headwater.agent.idleness import IdleInputs, InputSeen, row_time
+from headwater.agent.resuming import resume
 from headwater.channels.base import AGAIN_AFTER
 from headwater.channels.channelspec import is_copied, member_spec, register
 from headwater.channels.filelog import FileLog
@@ -32,7 +33,6 @@ from headwater.disk.checkpoint import (
     committed_watermark,
     newest_batch,
     positions,
-    sweep_torn,
 )
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import Layout
@@ -301,7 +301,7 @@ class Units:
         compiled = self._compiled(spec)
         work.controlled = compiled.controlled
         checkpoint = self.layout.checkpoint(spec.unit)
-        sweep_torn(checkpoint)
+        resume(spec, checkpoint, compiled.sink_writers, partial(self.log, spec))
         passed = committed_watermark(checkpoint)
         name, trigger = query_name(spec), self.settings.trigger
         if compiled.spark_sink is not None:

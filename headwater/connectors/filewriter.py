@@ -149,6 +149,12 @@ class FileSinkWriter:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._staging / staged, self.path / visible)
 
+    def newest(self) -> int | None:
+        """Return the newest batch of its lineage in the directory."""
+        last, _ = self._last()
+        counts = _counts(last)
+        return counts[1] if counts and self._lineage and last and last.get("lineage") == self._lineage else None
+
     def rows(self) -> int:
         """Return the number of rows committed since the directory, or this run in it, began."""
         last, _ = self._last()

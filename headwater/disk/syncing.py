@@ -28,6 +28,7 @@ Stamp: TypeAlias = list[int]
 def sync_checkpoint(checkpoint: Path) -> int:
     """Make all of a checkpoint durable; return the number of files and directories that were not."""
     note = checkpoint / SYNCED
+    note.parent.mkdir(parents=True, exist_ok=True)
     known = read_note(note)
     found = dict(_entries(checkpoint, ""))
     new = [name for name, stamp in found.items() if known.get(name) != stamp]
