@@ -1,4 +1,4 @@
-"""Check a unit's checkpoint before its query starts again: nothing outside may be ahead of it.
+"""Prepare the files of a unit for its query's start: nothing outside its checkpoint may be ahead of it.
 
 After a power cut on a disk that loses synced data, or after a checkpoint was put back from a backup, sinks may hold
 batches that the checkpoint does not know. They would take the next, other batches for repetitions and leave their rows
@@ -34,6 +34,8 @@ def resume(
 ) -> None:
     """Repair a stopped unit's checkpoint; raise DeploymentError where others are ahead of it, and change nothing."""
     sweep_torn(checkpoint)
+    for described in sink_writers:  # a batch too large for the disk would otherwise fill it for good
+        open_sink_writer(described, spec.unit.epoch).sweep()
     if not has_begun(checkpoint):
         return
     found = examine(checkpoint)

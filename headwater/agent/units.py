@@ -24,7 +24,7 @@ from headwater.channels.filelog import FileLog
 from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
-from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
+from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
 from headwater.disk.checkpoint import (
@@ -77,6 +77,8 @@ class Work:
     last_batch: int = -1
     """The newest batch that ``publish_watermark`` has seen idle."""
     idle: IdleInputs = field(default_factory=IdleInputs)
+    refused: DeploymentError | None = None
+    """Why it was not started."""
 
     @property
     def unit(self) -> Unit:
@@ -301,7 +303,11 @@ class Units:
         compiled = self._compiled(spec)
         work.controlled = compiled.controlled
         checkpoint = self.layout.checkpoint(spec.unit)
-        resume(spec, checkpoint, compiled.sink_writers, partial(self.log, spec))
+        try:
+            resume(spec, checkpoint, compiled.sink_writers, partial(self.log, spec))
+        except DeploymentError as error:
+            work.refused = error
+            raise
         passed = committed_watermark(checkpoint)
         name, trigger = query_name(spec), self.settings.trigger
         if compiled.spark_sink is not None:

@@ -7,6 +7,7 @@ is nullable, no metadata.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import uuid
@@ -177,8 +178,9 @@ class SegmentWriter:
     def abandon(self) -> None:
         """Remove the file."""
         if self._file is not None:
-            self._file.finish(fsync=False)
-            self._file.path.unlink(missing_ok=True)
+            self._file.path.unlink(missing_ok=True)  # first: on a full disk the file cannot be finished
+            with contextlib.suppress(OSError):
+                self._file.finish(fsync=False)
 
     def _open(self, schema: pa.Schema) -> None:
         import pyarrow as pa

@@ -56,6 +56,9 @@ class SinkWriter(Protocol):
     def recover(self) -> None:
         """Finish a commit that a crash interrupted."""
 
+    def sweep(self) -> None:
+        """Delete what interrupted batches have staged; call it while no task of the unit runs."""
+
     def newest(self) -> int | None:
         """Return the newest batch of its lineage in the output; None for none, or where repetitions are written."""
 
@@ -95,6 +98,10 @@ class ChannelWriter:
 
     def recover(self) -> None:
         """Do nothing: the next commit rolls forward."""
+
+    def sweep(self) -> None:
+        """Delete what interrupted batches have left in staging."""
+        self.log.sweep()
 
     def newest(self) -> int | None:
         """Return the newest batch of its lineage in the log."""

@@ -107,6 +107,12 @@ def read_note(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def sweep_staged(directory: Path) -> None:
+    """Delete all staged files of a directory; small files that are being written are hidden, and stay."""
+    for file in directory.glob("[!.]*"):
+        file.unlink(missing_ok=True)
+
+
 def sweep(directory: Path, before: float | None, *, but: Collection[str] = ()) -> None:
     """Delete a directory's files last written before a time of the file system's clock; None deletes none."""
     if before is None:

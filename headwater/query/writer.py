@@ -16,6 +16,7 @@ tag) and one struct column ``o<tag>`` per sink writer, so that one query feeds t
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -142,7 +143,8 @@ class UnitWriter(DataSourceStreamArrowWriter):
             segments = {tag: task.close() for tag, task in tasks.items()}
         except BaseException:
             for task in tasks.values():
-                task.abandon()
+                with contextlib.suppress(Exception):  # on a full disk the files of all the others go, too
+                    task.abandon()
             raise
         return SinkMessage({tag: segment for tag, segment in segments.items() if segment is not None})
 

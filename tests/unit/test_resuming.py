@@ -37,7 +37,7 @@ def spec() -> UnitSpec:
     builder = hw.flow("f", locations=["L1"])
     builder.read.json("/in/{location}", "n bigint").to_layer("cloud").where("n > 0").write.memory("out")
     plan = build(builder.build(), Continuum.from_text(CONTINUUM))
-    return next(spec_of(plan, unit) for unit in plan.units if unit.zone == "C1")
+    return next(spec_of(plan, unit.id) for unit in plan.units if unit.zone == "C1")
 
 
 class Disk:
@@ -139,7 +139,7 @@ def test_a_checkpoint_that_was_put_back_is_refused(disk: Disk) -> None:
     for batch in range(4, 9):
         for name in (f"offsets/{batch}", f"commits/{batch}"):
             (disk.checkpoint / name).unlink(missing_ok=True)
-    with pytest.raises(DeploymentError, match="up to batch 8, but batch 4 is the newest .* 4 batches are missing"):
+    with pytest.raises(DeploymentError, match=r"up to batch 8, but batch 4 is the newest .* 4 batches are missing"):
         # Batch 4 is not planned there either, but 3 is done.
         hadoop(disk.checkpoint / "offsets/4", 'v2\n{"batchWatermarkMs":0}')
         disk.resume()
