@@ -30,7 +30,7 @@ def sync_checkpoint(checkpoint: Path) -> int:
     note = checkpoint / SYNCED
     note.parent.mkdir(parents=True, exist_ok=True)
     known = read_note(note)
-    found = dict(_entries(checkpoint, ""))
+    found = stamps(checkpoint)
     new = [name for name, stamp in found.items() if known.get(name) != stamp]
     if not new:
         return 0
@@ -45,8 +45,12 @@ def sync_checkpoint(checkpoint: Path) -> int:
 
 def sync_tree(directory: Path) -> None:
     """Make a directory with all that is in it, and its own name, durable."""
-    names = [name for name, _ in _entries(directory, "")]
-    sync_paths([*(str(directory / name) for name in names), str(directory), str(directory.parent)])
+    sync_paths([*(str(directory / name) for name in stamps(directory)), str(directory), str(directory.parent)])
+
+
+def stamps(directory: Path) -> dict[str, Stamp]:
+    """Return all files and directories, each with a stamp that differs once it is another file, or another text."""
+    return dict(_entries(directory, ""))
 
 
 def sync_paths(paths: Iterable[str]) -> None:
@@ -71,7 +75,6 @@ def _sync(path: str) -> None:
 
 
 def _entries(root: Path, below: str) -> Iterator[tuple[str, Stamp]]:
-    """Yield all files and directories, each with a stamp that differs once it is another file, or another text."""
     try:
         listing = os.scandir(root / below)
     except FileNotFoundError:

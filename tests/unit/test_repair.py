@@ -54,15 +54,15 @@ def checkpoint(tmp_path: Path) -> Path:
     return place
 
 
-def empty(name: str) -> Callable[[Path], None]:
+def empty(name: str) -> Callable[[Path], object]:
     return lambda place: (place / name).write_bytes(b"")
 
 
-def lost(name: str) -> Callable[[Path], None]:
+def lost(name: str) -> Callable[[Path], object]:
     return lambda place: (place / name).unlink()
 
 
-def cut(name: str, by: int = 3) -> Callable[[Path], None]:
+def cut(name: str, by: int = 3) -> Callable[[Path], object]:
     return lambda place: (place / name).write_bytes((place / name).read_bytes()[:-by])
 
 
@@ -95,7 +95,7 @@ def cut(name: str, by: int = 3) -> Callable[[Path], None]:
     ],
 )
 def test_the_newest_whole_batch_is_found_and_the_rest_removed(
-    checkpoint: Path, damage: list[Callable[[Path], None]], committed: int, planned: int
+    checkpoint: Path, damage: list[Callable[[Path], object]], committed: int, planned: int
 ) -> None:
     for one in damage:
         one(checkpoint)

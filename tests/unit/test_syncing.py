@@ -14,7 +14,10 @@ from headwater.channels.channel_spark import ChannelReader, Members
 from headwater.channels.filelog import FileLog
 from headwater.disk.durable import write_atomically
 from headwater.disk.syncing import SYNCED, sync_checkpoint, sync_tree
+from headwater.plan.transfer import StateTransfer
 from headwater.query.writer import SinkMessage, UnitWriter
+from headwater.state.assembly import InputPosition, assemble
+from headwater.state.savedstate import Saved, StateStore
 
 FILES = ("metadata", "offsets/0", "offsets/.0.crc", "commits/0", "sources/s_a/0", "state/0/0/1.zip", "state/0/0/SSTs/a")
 
@@ -165,3 +168,35 @@ def test_entries_are_deleted_after_the_checkpoint_of_their_reader_is_synced(
     assert log.earliest() == 2
     forgotten = events.index(("name", tmp_path / "log/floor.json"))
     assert set(FILES) <= synced(events[:forgotten], checkpoint)
+
+
+def test_saved_state_is_durable_before_it_is_noted(tmp_path: Path, events: list[tuple[str, Path]]) -> None:
+    file = tmp_path / "1.zip"
+    file.write_text("state")
+    store = StateStore(str(tmp_path / "store"))
+    store.put("d/u", {"state/0/0/1.zip": file, "state/0/0/SSTs/a.sst": file})
+    home = tmp_path / "store/d/u"
+    below = {"state", "state/0", "state/0/0", "state/0/0/1.zip", "state/0/0/SSTs", "state/0/0/SSTs/a.sst"}
+    assert {".", *below} <= synced(events, home)
+    assert {home.parent, home.parent.parent, tmp_path} <= {path for kind, path in events if kind == "sync"}
+    events.clear()
+    store.note("d/u", Saved())
+    assert [kind for kind, path in events if path == home / ".saved.json"] == ["sync"]
+    assert events[-1][0] == "sync" and ("sync", home) in events
+
+
+def test_an_assembled_checkpoint_is_durable_before_it_is_used(tmp_path: Path, events: list[tuple[str, Path]]) -> None:
+    checkpoint = tmp_path / "checkpoints/u"
+    checkpoint.mkdir(parents=True)
+    store = StateStore(str(tmp_path / "store"))
+    saved = Saved(batch=3, conf={"spark.sql.shuffle.partitions": "1"}, sources={"c_x": '{"x@E1":4}'})
+    transfer = StateTransfer(unit="u", source_units=("v",), readings=(), shares=())
+    places = [InputPosition(name="c_x", positions={"x@E1": 4})]
+    events.clear()
+    assemble(checkpoint, transfer, store, {"v": "d/v"}, {"v": saved}, places, Path)
+    used = events.index(("name", checkpoint))
+    draft = checkpoint.with_name(".u.draft")
+    files = {str(f.relative_to(checkpoint)) for f in checkpoint.rglob("*")}
+    assert {"offsets/3", "commits/3", "metadata", "carried.json"} < files
+    assert files <= synced(events[:used], draft)
+    assert ("sync", checkpoint.parent) in events[used:]
