@@ -66,6 +66,15 @@ def cut(name: str, by: int = 3) -> Callable[[Path], object]:
     return lambda place: (place / name).write_bytes((place / name).read_bytes()[:-by])
 
 
+def altered(name: str, old: bytes, new: bytes) -> Callable[[Path], object]:
+    def alter(place: Path) -> None:
+        data = (place / name).read_bytes()
+        assert old in data
+        (place / name).write_bytes(data.replace(old, new))
+
+    return alter
+
+
 @pytest.mark.parametrize(
     ("damage", "committed", "planned"),
     [
@@ -75,6 +84,8 @@ def cut(name: str, by: int = 3) -> Callable[[Path], object]:
         ([cut("offsets/4")], 3, 3),
         ([cut("offsets/4", by=2), lost("offsets/.4.crc")], 3, 3),
         ([empty("offsets/.4.crc")], 3, 4),  # Hadoop ignores it
+        ([altered("offsets/4", b":40}", b":41}")], 3, 3),
+        ([altered("state/0/0/4.zip", b"sizeBytes", b"sizeBites")], 2, 3),
         ([empty("commits/3")], 2, 3),
         ([cut("commits/3", by=1)], 2, 3),
         ([lost("commits/3")], 2, 3),
