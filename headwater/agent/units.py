@@ -227,6 +227,8 @@ class Units:
 
     def leave(self, unit: Unit, channels: set[str]) -> None:
         """Remove channels that a unit has read to their end from its pending ones."""
+        if self.settings.channel.fsync:  # a batch that reads them is not repeated
+            sync_checkpoint(self.layout.checkpoint(unit))
         for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
             found = read_note(file)
             retired = found.get("retired", {})
