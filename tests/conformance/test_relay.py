@@ -336,7 +336,7 @@ def test_only_durable_entries_are_acknowledged(tmp_path: Path, monkeypatch: pyte
     """Between its publication and its sync, a power cut still takes an entry: its original must not be deleted yet."""
     log = FileLog(tmp_path / "log", fsync=False)
     log.create()
-    server = LogServer("127.0.0.1:0", token="secret", find=lambda name: FileLog(tmp_path / name))
+    server = LogServer("127.0.0.1:0", credential=ZONE, find=lambda name: FileLog(tmp_path / name))
     replica = FileLog(tmp_path / "replica", fsync=False)
     published, synced = threading.Event(), threading.Event()
     mirror = FileLog.mirror
@@ -349,7 +349,7 @@ def test_only_durable_entries_are_acknowledged(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(FileLog, "mirror", slow)
     address = f"127.0.0.1:{server.port}"
-    connect = lambda: FlightLog(Wire(address, Credentials("secret")), "log")  # noqa: E731
+    connect = lambda: FlightLog(Wire(address, Credentials(ZONE.order_token)), "log")  # noqa: E731
     turns: list[None] = []
 
     class CountedMeter(LinkMeter):
