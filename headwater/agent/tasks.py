@@ -490,9 +490,13 @@ class NodeTasks:
                 _LOG.warning("unit %s failed: %s", unit.id, error)
             if isinstance(error, UserCodeError) or now < failures.due:
                 return  # an error in the user's code would occur again: the unit waits for a new order
-        elif work is not None and work.finished:
+        elif work is not None and (work.finished or (work.refused is not None and now < failures.due)):
             return
-        self._start(spec)
+        try:
+            self._start(spec)
+        except DeploymentError as error:  # the other units go on
+            self._failures[unit.id] = _Failures(failures.count + 1, now, now + _AGAIN_MOST)
+            _LOG.warning("unit %s is not started: %s", unit.id, error)
 
     def running(self) -> list[Running]:
         """Return the running units."""

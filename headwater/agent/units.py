@@ -16,13 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headwater.agent.idleness import IdleInputs, InputSeen, row_time
+from headwater.agent.resuming import resume
 from headwater.channels.base import AGAIN_AFTER
 from headwater.channels.channelspec import is_copied, member_spec, register
 from headwater.channels.filelog import FileLog
 from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
-from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
+from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
 from headwater.disk.checkpoint import (
@@ -31,11 +32,11 @@ from headwater.disk.checkpoint import (
     committed_watermark,
     newest_batch,
     positions,
-    sweep_torn,
 )
 from headwater.disk.durable import is_fresh, read_note, write_atomically
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
+from headwater.disk.syncing import sync_checkpoint
 from headwater.plan.content import is_stateful, source_locations
 from headwater.plan.model import Channel, Unit
 from headwater.plan.spec import UnitSpec
@@ -75,6 +76,8 @@ class Work:
     last_batch: int = -1
     """The newest batch that ``publish_watermark`` has seen idle."""
     idle: IdleInputs = field(default_factory=IdleInputs)
+    refused: DeploymentError | None = None
+    """Why it was not started."""
 
     @property
     def unit(self) -> Unit:
@@ -180,7 +183,10 @@ class Units:
 
     def begin_where(self, spec: UnitSpec, stood: Unit) -> None:
         """Let a unit begin at the position of another unit, or at its own last one."""
-        at = positions(self.layout.checkpoint(stood))
+        checkpoint = self.layout.checkpoint(stood)
+        if self.settings.channel.fsync:  # entries that it has read may be deleted
+            sync_checkpoint(checkpoint)
+        at = positions(checkpoint)
         for channel in spec.inputs:
             log = self.log(spec, channel)
             log.create()
@@ -221,6 +227,8 @@ class Units:
 
     def leave(self, unit: Unit, channels: set[str]) -> None:
         """Remove channels that a unit has read to their end from its pending ones."""
+        if self.settings.channel.fsync:  # a batch that reads them is not repeated
+            sync_checkpoint(self.layout.checkpoint(unit))
         for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
             found = read_note(file)
             retired = found.get("retired", {})
@@ -296,7 +304,11 @@ class Units:
         compiled = self._compiled(spec)
         work.controlled = compiled.controlled
         checkpoint = self.layout.checkpoint(spec.unit)
-        sweep_torn(checkpoint)
+        try:
+            resume(spec, checkpoint, compiled.sink_writers, partial(self.log, spec))
+        except DeploymentError as error:
+            work.refused = error
+            raise
         passed = committed_watermark(checkpoint)
         name, trigger = query_name(spec), self.settings.trigger
         if compiled.spark_sink is not None:
@@ -305,7 +317,8 @@ class Units:
             query = start_sink(
                 compiled.spark_sink,
                 compiled.frame,
-                checkpoint=str(checkpoint),
+                checkpoint=checkpoint,
+                sync=self.settings.channel.fsync,
                 query_name=name,
                 trigger=trigger,
             )
@@ -313,7 +326,9 @@ class Units:
             writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
             tracking = tracking_of(spec, self.layout)
             run = begin_run(checkpoint)
-            writer = writer.option("config", sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run))
+            synced = checkpoint if self.settings.channel.fsync else None
+            config = sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run, synced)
+            writer = writer.option("config", config)
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
         tally, explain = Tally(compiled.counting), self._explain(spec)

@@ -63,6 +63,9 @@ class SegmentShelf(Protocol):
     def discard(self, segments: Sequence[Segment]) -> None:
         """Delete the segments of an abandoned attempt."""
 
+    def sweep_all(self) -> None:
+        """Delete all staged segments."""
+
     def lost_rows(self) -> int:
         """Count the rows of all segments that were found damaged."""
 

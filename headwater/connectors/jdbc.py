@@ -22,12 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.core.errors import DataflowError, RuntimeFailure, Unavailable
 from headwater.dataflow.sinks import JdbcSink, Sink
 from headwater.disk.checkpoint import checkpoint_number
 from headwater.disk.credentials import from_environment
+from headwater.disk.syncing import sync_checkpoint
 from headwater.sql.lexer import quote_name
 
 if TYPE_CHECKING:
@@ -78,10 +80,13 @@ def _how_to_add(sink: Sink) -> str:
     return f"give its zone in the continuum spark: {{packages: ['{package}']}}, or its agent --packages {package}"
 
 
-def start_sink(sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str) -> StreamingQuery:
+def start_sink(
+    sink: JdbcSink, frame: DataFrame, *, checkpoint: Path, sync: bool, query_name: str, trigger: str
+) -> StreamingQuery:
     """Start the query that writes ``frame`` to a table; the module's docstring states its guarantees.
 
-    ``trigger`` is an interval such as '1 second', or 'available now'.
+    ``trigger`` is an interval such as '1 second', or 'available now'. With ``sync`` the checkpoint is on disk before
+    the rows of a batch are in the table.
     """
     column = sink.batch_column
     if column is not None and column.lower() in {n.lower() for n in frame.columns}:
@@ -90,9 +95,10 @@ def start_sink(sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name:
             where=sink.where,
             hint="rename the data's column, or choose another batch column: batch_column='...'",
         )
-    number = checkpoint_number(checkpoint, where=sink.where) if column is not None else 0
-    writer: Any = frame.writeStream.foreachBatch(_BatchWriter(sink, number)).queryName(query_name)
-    writer = writer.option("checkpointLocation", checkpoint)
+    number = checkpoint_number(str(checkpoint), where=sink.where) if column is not None else 0
+    write = _BatchWriter(sink, number, checkpoint if sync else None)
+    writer: Any = frame.writeStream.foreachBatch(write).queryName(query_name)
+    writer = writer.option("checkpointLocation", str(checkpoint))
     now = trigger == AVAILABLE_NOW
     writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
     query: StreamingQuery = writer.start()
@@ -105,11 +111,15 @@ class _BatchWriter:
 
     sink: JdbcSink
     number: int
+    checkpoint: Path | None = None
+    """The checkpoint that is synced first."""
     ready: list[bool] = field(default_factory=list)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         sink, column = self.sink, self.sink.batch_column
         options = _options(sink)
+        if self.checkpoint is not None:
+            sync_checkpoint(self.checkpoint)
         # One partition is one transaction.
         rows = batch.coalesce(1)
         try:

@@ -33,12 +33,18 @@ def can_be_malformed(source: Source) -> bool:
 
 
 def source_frame(
-    spark: SparkSession, source: Source, location: str, *, name: str | None, spool: Path | None = None
+    spark: SparkSession,
+    source: Source,
+    location: str,
+    *,
+    name: str | None,
+    spool: Path | None = None,
+    synced: Path | None = None,
 ) -> DataFrame:
     """Read a source at a location: a stream of that name, or in one batch when ``name`` is None.
 
     Where records can be malformed, ``__corrupt`` holds the text of malformed ones and ``__origin``
-    their file or topic.
+    their file or topic. ``synced``: the checkpoint to sync before stored messages of a broker are deleted.
     """
     match source:
         case FileSource():
@@ -48,7 +54,7 @@ def source_frame(
         case SensorSource():
             frame = _sensors(spark, source, location, name)
         case MqttSource():
-            frame = _mqtt(spark, source, name, spool)
+            frame = _mqtt(spark, source, name, spool, synced)
         case _:
             raise RuntimeFailure(f"no reader for {source.kind}", where=source.where, hint="report this as a defect")
     if source.location_as is not None:
@@ -135,12 +141,16 @@ def _sensors(spark: SparkSession, source: SensorSource, location: str, name: str
     return frame
 
 
-def _mqtt(spark: SparkSession, source: MqttSource, name: str | None, spool: Path | None) -> DataFrame:
+def _mqtt(
+    spark: SparkSession, source: MqttSource, name: str | None, spool: Path | None, synced: Path | None
+) -> DataFrame:
     from headwater.connectors.mqtt import MESSAGE_SCHEMA
 
     if name is None or spool is None:
         raise RuntimeFailure("a topic has no end", where=source.where, hint="a batch run needs bounded sources")
     reader: Any = spark.readStream.name(name).format("headwater_channel")
+    if synced is not None:
+        reader = reader.option("checkpoint", str(synced))
     messages = reader.option("members", str(spool)).option("reader", name).option("schema", MESSAGE_SCHEMA).load()
     text = f"{source.schema().text}, `{CORRUPT}` string".replace("'", "\\'")
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"

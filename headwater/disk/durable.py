@@ -145,6 +145,12 @@ def read_note(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def sweep_staged(directory: Path) -> None:
+    """Delete all staged files of a directory; small files that are being written are hidden, and stay."""
+    for file in directory.glob("[!.]*"):
+        file.unlink(missing_ok=True)
+
+
 def is_fresh(file: Path, seconds: float) -> bool:
     """Return whether a file was written less than ``seconds`` ago; not where the clock was set back since."""
     return 0 <= time.time() - file.stat().st_mtime < seconds

@@ -14,6 +14,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -274,7 +275,7 @@ class UnitCompiler:
             name += apart(again)
             counts = not again and source.id not in self._points
             self._counting.reads.append(Read(source.id, location, counts))
-            yield location, source_frame(self._spark, source, location, name=name, spool=spool)
+            yield location, source_frame(self._spark, source, location, name=name, spool=spool, synced=self._synced())
 
     def _read_parts(self, source: sources.Source) -> Iterator[DataFrame]:
         """Yield the well-formed records of a source at each location."""
@@ -301,6 +302,8 @@ class UnitCompiler:
         )
         if "max_rows_per_batch" in self._channel:
             reader = reader.option("max_rows_per_batch", str(self._channel["max_rows_per_batch"]))
+        if (synced := self._synced()) is not None:
+            reader = reader.option("checkpoint", str(synced))
         frame = reader.load()
         frame = self._timed(frame, type_, "0 seconds") if punctuate else compile.mark(frame, type_)
         part = self._unit.part
@@ -308,6 +311,10 @@ class UnitCompiler:
             # After the watermark: every part needs the punctuation.
             frame = frame.where(f"pmod(xxhash64(`{part.column}`), {part.count}) = {part.index}")
         return frame
+
+    def _synced(self) -> Path | None:
+        """Return the checkpoint if it is to be synced before input is deleted."""
+        return self._layout.checkpoint(self._unit) if self._channel.get("fsync", True) else None
 
     def _watermark(
         self, operator: ops.Watermark, frame: DataFrame, begin: int, also: tuple[str, ...] = ()

@@ -54,7 +54,8 @@ class Table:
         query = start_sink(
             self.sink(**settings),
             reader.json(str(self.input)),
-            checkpoint=str(self.directory / checkpoint),
+            checkpoint=self.directory / checkpoint,
+            sync=True,
             query_name=f"sinks/{self.directory.name}/{checkpoint}",
             trigger=AVAILABLE_NOW,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from headwater.channels.entry import Entry
 from headwater.channels.filelog import FileLog
 from headwater.channels.flight import FlightLog
 from headwater.channels.kafkalog import KafkaLog
+from headwater.channels.linkmeter import LinkMeter
 from headwater.channels.log import Log
 from headwater.channels.logserver import LogServer
 from headwater.channels.open import open_log
@@ -327,4 +329,48 @@ def test_bad_requests_are_refused(tmp_path: Path, action: str, body: bytes, mess
         with pytest.raises(ChannelError, match=message), wire.reading():
             list(wire._client.do_action(flight.Action(action, body), wire._call(5)))
     finally:
+        server.shutdown()
+
+
+def test_only_durable_entries_are_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its publication and its sync, a power cut still takes an entry: its original must not be deleted yet."""
+    log = FileLog(tmp_path / "log", fsync=False)
+    log.create()
+    server = LogServer("127.0.0.1:0", credential=ZONE, find=lambda name: FileLog(tmp_path / name))
+    replica = FileLog(tmp_path / "replica", fsync=False)
+    published, synced = threading.Event(), threading.Event()
+    mirror = FileLog.mirror
+
+    def slow(self: FileLog, entry: Entry) -> None:
+        mirror(self, entry)
+        if entry.seq == 1:
+            published.set()
+            assert synced.wait(60)
+
+    monkeypatch.setattr(FileLog, "mirror", slow)
+    address = f"127.0.0.1:{server.port}"
+    connect = lambda: FlightLog(Wire(address, Credentials(ZONE.order_token)), "log")  # noqa: E731
+    turns: list[None] = []
+
+    class CountedMeter(LinkMeter):
+        def may_ask(self) -> bool:
+            turns.append(None)  # the thread that acknowledges asks in each of its turns
+            return False
+
+    relay = Relay(connect, "r", replica, reader="relay", meter=CountedMeter())
+    for batch in range(2):
+        log.append(table([batch]), epoch=1, batch=batch)
+    relay.start()
+    try:
+        until(lambda: log.readers().get("relay", 0) == 1)
+        assert published.wait(60)
+        assert replica.latest() == 2
+        before = len(turns)
+        until(lambda: len(turns) >= before + 2)
+        assert log.readers()["relay"] == 1
+        synced.set()
+        until(lambda: log.readers()["relay"] == 2)
+    finally:
+        synced.set()
+        relay.stop()
         server.shutdown()
