@@ -252,6 +252,8 @@ class Agent:
         deployed, force = self._named(body), body.get("force") is True
         find = sources_of(deployed.in_force(), deployed.layout)
         found = replay(deployed.layout.all_dead_letters, wanted, find, force=force)
+        with self._ordered(), reaching_spark(self.node):
+            deployed.read_replayed()
         return [dump(replace(one, zone=self.node)) for one in found]
 
     def _preflight(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:

@@ -323,6 +323,24 @@ class NodeTasks:
         with self.alone(spec.id):
             yield self._with_spark(spec)
 
+    def read_replayed(self) -> None:
+        """Restart units that do not read a directory of replayed records yet: the first replay to a source makes it."""
+        with self._lock:
+            tasks = tuple(self._tasks.values())
+        for task in tasks:
+            with self.alone(task.unit):
+                if self._tasks.get(task.unit) == task and task.wanted == "running":
+                    self._read_replayed(task)
+
+    def _read_replayed(self, task: Task) -> bool:
+        """Restart a unit if it misses replayed records; return whether it was restarted."""
+        work = self._at_work(task.unit)
+        if work is None or self._own is None or not self._own.misses_replayed(work):
+            return False
+        self._stop(task.unit)
+        self._start(self._spec_of(task))
+        return True
+
     def finish(self, spec: UnitSpec) -> bool:
         """Let a unit use up its input and end its channels; return True once done."""
         with self.alone(spec.id):
@@ -479,6 +497,8 @@ class NodeTasks:
         if work is not None and work.running is not None:
             error = work.running.failure(unit.id)
             if error is None:
+                if self._read_replayed(task):
+                    return
                 work.running.keep_up()
                 if failures.count and now - failures.last > _CALM:
                     self._failures[unit.id] = _Failures()

@@ -50,6 +50,7 @@ from headwater.query.unit import (
     CompiledUnit,
     UnitCompiler,
     lift_file,
+    replayed_of,
     tracking_of,
 )
 from headwater.query.writer import sink_config
@@ -70,6 +71,8 @@ class Work:
     running: Running | None = None
     controlled: bool = False
     """Whether its control directory must tell it the end of its input."""
+    replayed: frozenset[str] = frozenset()
+    """The sources whose replayed records the query reads."""
     finished: bool = False
     rows_before: int = 0
     late_before: int = 0
@@ -295,7 +298,7 @@ class Units:
         if adopted:
             return
         compiled = self._compiled(spec)
-        work.controlled = compiled.controlled
+        work.controlled, work.replayed = compiled.controlled, compiled.replayed
         checkpoint = self.layout.checkpoint(spec.unit)
         sweep_torn(checkpoint)
         passed = committed_watermark(checkpoint)
@@ -333,8 +336,15 @@ class Units:
             query.stop()  # an older query that was to be stopped
             return False
         work.controlled = bool(saved.get("controlled"))
+        work.replayed = frozenset(saved.get("replayed", ()))
         work.running = Running.resumed(query, saved, self._explain(work.spec))
         return True
+
+    def misses_replayed(self, work: Work) -> bool:
+        """Return whether a running query was started before the first record was replayed to one of its sources."""
+        found = (o for o in work.spec.flow.operators if isinstance(o, sources.Source))
+        there = {o.id for o in found if replayed_of(self.layout, o) is not None}
+        return work.running is not None and not work.finished and not there <= work.replayed
 
     def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:
         """End a unit's query at a batch boundary and store its totals; see ``Running.stop``."""
@@ -576,6 +586,7 @@ class Units:
             "finished": work.finished,
             "runs": _runs(work.unit),
             "controlled": work.controlled,
+            "replayed": sorted(work.replayed),
             **work.running.note(),
         }
         write_atomically(self.layout.state(work.unit), json.dumps(state))

@@ -11,7 +11,7 @@ from headwater.control.store import Store
 from headwater.core.errors import DeploymentError, ErrorList, HeadwaterError
 from headwater.dataflow.sinks import FileSink
 from headwater.dataflow.sources import FileSource, SensorSource, Source
-from headwater.disk.credentials import from_environment
+from headwater.disk.credentials import read_secret
 from headwater.disk.layout import full_path, sink_directory
 from headwater.plan.model import DeploymentPlan, Unit
 
@@ -60,7 +60,7 @@ def _errors(plan: DeploymentPlan, unit: Unit) -> Iterator[HeadwaterError]:
     for operator in (plan.dataflow[id_] for id_ in unit.operators):
         for setting in ("user_env", "username_env", "password_env"):
             try:
-                from_environment(getattr(operator, setting, None), where=operator.where)
+                read_secret(getattr(operator, setting, None), where=operator.where)
             except HeadwaterError as error:
                 yield error
         if isinstance(operator, FileSink):

@@ -20,14 +20,14 @@ the zone's Spark, in the process that writes, and are in no plan that the client
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headwater.core.errors import DataflowError, RuntimeFailure, Unavailable
+from headwater.dataflow.jdbcurl import DRIVERS
 from headwater.dataflow.sinks import JdbcSink, Sink
 from headwater.disk.checkpoint import checkpoint_number
-from headwater.disk.credentials import from_environment
+from headwater.disk.credentials import read_secret
 from headwater.sql.lexer import quote_name
 
 if TYPE_CHECKING:
@@ -40,20 +40,6 @@ AVAILABLE_NOW = "available now"
 """The trigger that reads all available input, and ends."""
 
 _BATCH_BITS = 32
-# Drivers by the beginning of the URL, as Maven package and class. Java finds a driver by its URL alone only among the
-# jars that it started with, not among fetched packages. Derby is part of Spark.
-_DRIVERS: Mapping[str, tuple[str, str]] = {
-    "jdbc:postgresql:": ("org.postgresql:postgresql:42.7.4", "org.postgresql.Driver"),
-    "jdbc:mysql:": ("com.mysql:mysql-connector-j:8.4.0", "com.mysql.cj.jdbc.Driver"),
-    "jdbc:mariadb:": ("org.mariadb.jdbc:mariadb-java-client:3.4.1", "org.mariadb.jdbc.Driver"),
-    "jdbc:sqlserver:": (
-        "com.microsoft.sqlserver:mssql-jdbc:12.8.1.jre11",
-        "com.microsoft.sqlserver.jdbc.SQLServerDriver",
-    ),
-    "jdbc:oracle:": ("com.oracle.database.jdbc:ojdbc11:23.5.0.24.07", "oracle.jdbc.OracleDriver"),
-    "jdbc:sqlite:": ("org.xerial:sqlite-jdbc:3.46.1.3", "org.sqlite.JDBC"),
-    "jdbc:h2:": ("com.h2database:h2:2.3.232", "org.h2.Driver"),
-}
 
 
 def packages_for(dataflow: Dataflow) -> list[str]:
@@ -68,9 +54,12 @@ def package_of(sink: Sink) -> str | None:
 
 
 def _driver_of(sink: JdbcSink) -> tuple[str | None, str | None]:
-    """Return the Maven package and the class of a sink's driver, where they are known."""
-    package, class_ = next((d for prefix, d in _DRIVERS.items() if sink.url.startswith(prefix)), (None, None))
-    return package, sink.driver or class_
+    """Return the Maven package and the class of a sink's driver, where they are known.
+
+    Java finds a driver by its URL alone only among the jars that it started with, not among fetched packages.
+    """
+    found = DRIVERS.get(sink.url.removeprefix("jdbc:").partition(":")[0])
+    return (None, sink.driver) if found is None else (found.package, found.driver)
 
 
 def _how_to_add(sink: Sink) -> str:
@@ -131,8 +120,8 @@ class _BatchWriter:
 
 
 def _options(sink: JdbcSink) -> dict[str, str]:
-    user = from_environment(sink.user_env, where=sink.where)
-    password = from_environment(sink.password_env, where=sink.where)
+    user = read_secret(sink.user_env, where=sink.where)
+    password = read_secret(sink.password_env, where=sink.where)
     named = {"user": user, "password": password, "driver": _driver_of(sink)[1]}
     given = {**dict(sink.options), "url": sink.url, "dbtable": sink.table}
     return given | {k: v for k, v in named.items() if v is not None}

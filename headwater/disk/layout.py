@@ -9,6 +9,9 @@ from pathlib import Path
 from headwater.plan.model import Channel, Unit
 from headwater.plan.spec import UnitSpec
 
+REPLAYED = "replayed-records"
+"""The directory of all files of replayed dead letters, below a deployment's."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -62,6 +65,10 @@ class Layout:
 
     def dead_letters(self, unit: Unit) -> Path:
         return self.root / "deadletters" / unit.checkpoint
+
+    def replayed(self, operator: str) -> Path:
+        """The files of replayed dead letters of a file source: below it, each at the path that the source reads."""
+        return self.root / REPLAYED / operator
 
     @property
     def all_dead_letters(self) -> Path:

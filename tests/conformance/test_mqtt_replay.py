@@ -10,7 +10,7 @@ import pytest
 from headwater.connectors.deadletters import dead_letters_of, read_dead_letters
 from headwater.connectors.offermqtt import MqttOffer
 from headwater.connectors.reasons import NOT_UTF8
-from headwater.connectors.replaying import ReplayRequest, replay
+from headwater.connectors.replaying import ReplayRequest, ReplayTarget, replay
 from headwater.dataflow.sources import Source
 from headwater.plan.port import Replayed
 from tests.conformance.test_mqtt import (
@@ -39,8 +39,8 @@ def letter(place: Path, topic: str, record: str = '{"v": "x"}') -> str:
 
 
 def replayed(place: Path, id_: str, of: Source, record: str | None, *, force: bool = False) -> Replayed:
-    def find(name: str, location: str | None) -> tuple[Source, str]:
-        return of, str(location)
+    def find(name: str, location: str | None) -> ReplayTarget:
+        return ReplayTarget(source=of, location=str(location), directory=place)
 
     (found,) = replay(place, [ReplayRequest(id=id_, record=record)], find, force=force)
     return found
