@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from headwater.agent.units import Units
+from headwater.connectors.sources import name_of_replayed
 from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.dataflow.sources import Source
 from headwater.disk.checkpoint import newest_batch
@@ -19,7 +20,6 @@ from headwater.plan.model import Unit
 from headwater.plan.spec import UnitSpec
 from headwater.plan.state import kept_state
 from headwater.plan.transfer import StateTransfer
-from headwater.connectors.sources import name_of_replayed
 from headwater.query.unit import apart, name_of_channels, names_of_source
 from headwater.state.assembly import InputPosition, assemble, place_of
 from headwater.state.empty import empty_state

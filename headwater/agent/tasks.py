@@ -22,6 +22,7 @@ from headwater.agent.watch import WINDOW, Meters, progress_of
 from headwater.channels.channelspec import channel_spec, is_copied
 from headwater.channels.open import remove_log
 from headwater.channels.wire import Credentials
+from headwater.connectors.permitted import AgentPermissions, check_unit
 from headwater.core.errors import DeploymentError, RuntimeFailure, SpecUnknown, Unavailable, UserCodeError
 from headwater.core.jsonform import dump_json, load_json
 from headwater.core.metrics import Progress
@@ -74,6 +75,7 @@ class NodeTasks:
         hosts: HostMeter,
         *,
         share: bool = False,
+        permissions: AgentPermissions,
     ) -> None:
         self.name = name
         self.node = node
@@ -82,6 +84,7 @@ class NodeTasks:
         self._settings = settings
         self._hosts = hosts
         self._share = share
+        self._permissions = permissions
         self._lock = threading.RLock()
         """Held briefly to read or change the tasks; never during a call to Spark."""
         self._unit_locks: dict[str, threading.RLock] = {}
@@ -166,7 +169,9 @@ class NodeTasks:
         endpoint = self._sparks.of(spec.node)
         with self._lock:
             if self._own is None:
-                self._own = Units(self.layout, endpoint, self._settings, share=self._share)
+                self._own = Units(
+                    self.layout, endpoint, self._settings, share=self._share, permissions=self._permissions
+                )
             return self._own
 
     def _with_spark(self, spec: UnitSpec) -> Units:
@@ -185,12 +190,18 @@ class NodeTasks:
 
     # ------------------------------------------------------------ requests
 
+    def permit(self, spec: UnitSpec) -> None:
+        """Raise the error of a resource or option of a unit that is not permitted here."""
+        check_unit(spec, self._permissions)
+
     def check(self, spec: UnitSpec) -> None:
         """Compile a unit without starting it; raise its errors."""
+        self.permit(spec)
         self._with_spark(spec).check(spec)
 
     def former_output(self, spec: UnitSpec, choice: FormerOutputChoice) -> None:
         """Refuse, keep or remove other runs' output in the sinks of a unit that has never run."""
+        self.permit(spec)
         settle(spec, choice, lambda: self._with_spark(spec).endpoint.session())
 
     def prepare(self, spec: UnitSpec, joining: frozenset[str] = frozenset()) -> None:
@@ -199,6 +210,7 @@ class NodeTasks:
         A unit with a new tag begins at the positions of its predecessor with the same id; it and its ``joining``
         readers begin at the current ends of their inputs otherwise. The inputs of a running unit stay as they are.
         """
+        self.permit(spec)
         with self.alone(spec.id):
             units = self.units_of(spec)
             units.prepare_outputs(spec, joining)
@@ -214,12 +226,14 @@ class NodeTasks:
 
     def start(self, spec: UnitSpec) -> None:
         """Start a unit, unless it runs under this tag and epoch already."""
+        self.permit(spec)
         with self.alone(spec.id):
             self._want(spec, "running")
             self._failures.pop(spec.id, None)
             self._start(spec)
 
     def _start(self, spec: UnitSpec) -> None:
+        self.permit(spec)
         units, unit = self._with_spark(spec), spec.unit
         work = units.get(spec.id)
         runs = work is not None and work.running is not None and work.running.failure(spec.id) is None
@@ -235,6 +249,7 @@ class NodeTasks:
 
         Raises Unavailable while the copy of a removed input is incomplete: the unit reads it to its end first.
         """
+        self.permit(spec)
         with self.alone(spec.id):
             task = self._tasks.get(spec.id)
             if task is not None:

@@ -23,9 +23,11 @@ from headwater.channels.filelog import FileLog
 from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
+from headwater.connectors.permitted import AgentPermissions, check_unit
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
+from headwater.dataflow.sinks import FileSink
 from headwater.disk.checkpoint import (
     advances_watermark,
     begin_run,
@@ -35,11 +37,12 @@ from headwater.disk.checkpoint import (
     sweep_torn,
 )
 from headwater.disk.durable import read_note, write_atomically
-from headwater.disk.layout import Layout
+from headwater.disk.layout import REPLAYED, Layout, sink_directory
 from headwater.disk.settings import UnitSettings
 from headwater.plan.content import is_stateful, source_locations
 from headwater.plan.model import Channel, Unit
 from headwater.plan.spec import UnitSpec
+from headwater.query.checkedfiles import CheckedFiles
 from headwater.query.counting import Tally
 from headwater.query.failure import failure_of, in_zone
 from headwater.query.query import Running, reaching_spark, running_query
@@ -111,7 +114,8 @@ class Units:
     """Prepare, start, watch and stop units.
 
     Other nodes read its channels through their own relays, unless all nodes ``share`` the directory. Without
-    ``receives`` no MQTT broker is contacted: only stored messages are read.
+    ``receives`` no MQTT broker is contacted: only stored messages are read. ``permissions``: those of the
+    agent; None for units of a warm-up, whose files are Headwater's.
     """
 
     def __init__(
@@ -122,12 +126,14 @@ class Units:
         *,
         share: bool = False,
         receives: bool = True,
+        permissions: AgentPermissions | None = None,
     ) -> None:
         self.layout = layout
         self.endpoint = endpoint
         self.settings = settings
         self._share = share
         self._receives = receives
+        self._permissions = permissions
         self._generation = endpoint.generation
         self._losing = threading.Lock()
         self._work: dict[str, Work] = {}
@@ -303,12 +309,14 @@ class Units:
         sweep_torn(checkpoint)
         passed = committed_watermark(checkpoint)
         name, trigger = query_name(spec), self.settings.trigger
+        checked = self._checked_files(spec)
         if compiled.spark_sink is not None:
             from headwater.connectors.jdbc import start_sink
 
             query = start_sink(
                 compiled.spark_sink,
                 compiled.frame,
+                check=checked.check_batch if checked is not None else None,
                 checkpoint=str(checkpoint),
                 query_name=name,
                 trigger=trigger,
@@ -317,13 +325,23 @@ class Units:
             writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
             tracking = tracking_of(spec, self.layout)
             run = begin_run(checkpoint)
-            writer = writer.option("config", sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run))
+            writer = writer.option(
+                "config", sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run, checked)
+            )
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
         tally, explain = Tally(compiled.counting), self._explain(spec)
         work.running = Running(query, scans=compiled.scans, tally=tally, passed=passed, explain=explain)
         self._save(work)
         work.running.wait_until_ready()
+
+    def _checked_files(self, spec: UnitSpec) -> CheckedFiles | None:
+        """Return the check of a query's files; raise the error of a resource that the unit may not use."""
+        if self._permissions is None:
+            return None
+        paths = check_unit(spec, self._permissions).with_own(self.layout.root / REPLAYED)
+        written = (sink_directory(o.path, spec.unit) for o in spec.flow.operators if isinstance(o, FileSink))
+        return CheckedFiles(self.layout.checkpoint(spec.unit), paths, tuple(written))
 
     def _adopt(self, work: Work) -> bool:
         """Adopt a running query of this unit, if it has the same key and epoch."""

@@ -18,8 +18,8 @@ def is_glob(text: str) -> bool:
 def literal(path: str) -> str:
     """Return the pattern that a path alone fits.
 
-    >>> literal("/in/a{1}"), fits("/in/a{1}", literal("/in/a{1}"))
-    ('/in/a\\\\{1\\\\}', True)
+    >>> literal("/in/a*"), fits("/in/a*", literal("/in/a*")), fits("/in/ab", literal("/in/a*"))
+    ('/in/a\\\\*', True, False)
     """
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
 

@@ -20,6 +20,7 @@ the zone's Spark, in the process that writes, and are in no plan that the client
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -67,9 +68,18 @@ def _how_to_add(sink: Sink) -> str:
     return f"give its zone in the continuum spark: {{packages: ['{package}']}}, or its agent --packages {package}"
 
 
-def start_sink(sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str) -> StreamingQuery:
+def start_sink(
+    sink: JdbcSink,
+    frame: DataFrame,
+    *,
+    checkpoint: str,
+    query_name: str,
+    trigger: str,
+    check: Callable[[int], None] | None = None,
+) -> StreamingQuery:
     """Start the query that writes ``frame`` to a table; the module's docstring states its guarantees.
 
+    ``check`` is called with the number of a batch before it is written, and raises an error to refuse it.
     ``trigger`` is an interval such as '1 second', or 'available now'.
     """
     column = sink.batch_column
@@ -80,7 +90,7 @@ def start_sink(sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name:
             hint="rename the data's column, or choose another batch column: batch_column='...'",
         )
     number = checkpoint_number(checkpoint, where=sink.where) if column is not None else 0
-    writer: Any = frame.writeStream.foreachBatch(_BatchWriter(sink, number)).queryName(query_name)
+    writer: Any = frame.writeStream.foreachBatch(_BatchWriter(sink, number, check)).queryName(query_name)
     writer = writer.option("checkpointLocation", checkpoint)
     now = trigger == AVAILABLE_NOW
     writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
@@ -94,10 +104,13 @@ class _BatchWriter:
 
     sink: JdbcSink
     number: int
+    check: Callable[[int], None] | None = None
     ready: list[bool] = field(default_factory=list)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         sink, column = self.sink, self.sink.batch_column
+        if self.check is not None:
+            self.check(batch_id)
         options = _options(sink)
         # One partition is one transaction.
         rows = batch.coalesce(1)

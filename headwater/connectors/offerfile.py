@@ -70,9 +70,7 @@ class FileOffer:
         """Do nothing: the prepared file stays, and shows whether the record was offered."""
 
 
-def file_offer(
-    source: FileSource, location: str, below: Path, letter: DeadLetter, record: str, mark: str
-) -> FileOffer:
+def file_offer(source: FileSource, location: str, below: Path, letter: DeadLetter, record: str, mark: str) -> FileOffer:
     """Prepare a record for a source at a location: a file ``below`` a directory; ``mark`` becomes part of its name.
 
     Raise DeploymentError, with the reason, where the source would read no file with the record.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +34,25 @@ from headwater.plan.spec import UnitSpec
 
 Kind = Literal["read", "write", "connect", "secrets"]
 
-SCHEMES = frozenset("hdfs webhdfs swebhdfs s3 s3a s3n gs abfs abfss wasb wasbs oss cosn o3fs ofs".split())
+SCHEMES = frozenset(
+    [
+        "hdfs",
+        "webhdfs",
+        "swebhdfs",
+        "s3",
+        "s3a",
+        "s3n",
+        "gs",
+        "abfs",
+        "abfss",
+        "wasb",
+        "wasbs",
+        "oss",
+        "cosn",
+        "o3fs",
+        "ofs",
+    ]
+)
 """Remote file systems; other schemes, such as ``har:``, may lead back to the local one."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _SERVER = re.compile(r"(?:[A-Za-z_]+://)?(\[[0-9A-Fa-f:.]+\]|[^:\s]+)(?::(\d+))?")
@@ -78,13 +96,12 @@ def check_unit(spec: UnitSpec, agent: AgentPermissions) -> PermittedPaths:
     paths = PermittedPaths.of(agent, spec.node.access)
     for use in uses_of(spec):
         at = f"{use.where}, unit {spec.id}, zone {spec.unit.zone}"
-        if use.kind in ("read", "write"):
-            reason = paths.refuse(use.kind, use.target)
-        else:
-            reason = None
+        reason = paths.refuse(use.kind, use.target) if use.kind in ("read", "write") else None
         lists = [(agent.own, f"{_OPTION[use.kind]} {_quoted(use.target)} at its agent (`headwater zone`)")]
         if spec.node.access is not None:
-            lists.append((spec.node.access, f"'{use.target}' in access: {{{use.kind}: [...]}} of zone {spec.unit.zone}"))
+            lists.append(
+                (spec.node.access, f"'{use.target}' in access: {{{use.kind}: [...]}} of zone {spec.unit.zone}")
+            )
         if reason is not None:
             raise DeploymentError(reason, where=at, hint="choose another path: Headwater's own files are out of reach")
         for permissions, how in lists:
@@ -259,6 +276,10 @@ class PermittedPaths:
             reserved=_real(agent.reserved),
         )
 
+    def with_own(self, directory: Path) -> PermittedPaths:
+        """Return these paths for a unit that reads records replayed to its sources from a directory."""
+        return replace(self, own=str(directory))
+
     def to_data(self) -> dict[str, Any]:
         """Return the JSON form."""
         return {"read": self.read, "write": self.write, "reserved": self.reserved, "own": self.own}
@@ -301,4 +322,3 @@ def own_paths(directory: Path, state_store: str | None, more: Iterable[Path] = (
     if (secrets := os.environ.get("HEADWATER_SECRETS_DIR")) is not None:
         found.append(Path(secrets))
     return tuple(dict.fromkeys(os.path.realpath(path) for path in found))
-

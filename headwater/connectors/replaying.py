@@ -78,7 +78,7 @@ def read_wanted(data: object, *, where: str) -> tuple[ReplayRequest, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayTarget:
+class ReplayedSource:
     """A source, the location where it is read, and Headwater's directory for records replayed to its files."""
 
     source: Source
@@ -86,7 +86,7 @@ class ReplayTarget:
     directory: Path
 
 
-Find = Callable[[str, str | None], ReplayTarget]
+Find = Callable[[str, str | None], ReplayedSource]
 """Returns the source of a name at a location; raises DeploymentError where it is not read."""
 
 
@@ -94,14 +94,14 @@ def sources_of(units: Iterable[UnitSpec], layout: Layout) -> Find:
     """Return a function that finds a source among those that the units read."""
     here = list(units)
 
-    def find(name: str, location: str | None) -> ReplayTarget:
+    def find(name: str, location: str | None) -> ReplayedSource:
         finished = None
         for spec in here:
             places = source_locations(spec.flow, spec.unit).get(name, ())
             source = spec.flow[name] if places else None
             if isinstance(source, Source) and (location in places or not source.per_location):
                 if not read_note(layout.state(spec.unit)).get("finished"):
-                    return ReplayTarget(
+                    return ReplayedSource(
                         source=source, location=location or places[0], directory=layout.replayed(source.id)
                     )
                 finished = spec.id
@@ -137,7 +137,7 @@ class Offer(Protocol):
         """Release connections."""
 
 
-def _offer(target: ReplayTarget, letter: DeadLetter, record: str, mark: str) -> Offer:
+def _offer(target: ReplayedSource, letter: DeadLetter, record: str, mark: str) -> Offer:
     from headwater.connectors.offerfile import file_offer
     from headwater.connectors.offermqtt import mqtt_offer
 

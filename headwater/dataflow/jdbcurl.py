@@ -16,9 +16,10 @@ from headwater.core.errors import DataflowError, suggestion
 
 
 @dataclass(frozen=True, kw_only=True)
-class JdbcDriver:
-    """A driver that Spark can use: its Maven package (None: part of Spark), its class (None: Java finds it), its default port.
+class KnownDatabase:
+    """A kind of database, with the driver that Spark uses for it, and its default port.
 
+    ``package``: the driver's, from Maven; None: part of Spark. ``driver``: its class; None: Java finds it.
     ``parameters``: those that a URL may have, in lower case.
     """
 
@@ -29,7 +30,7 @@ class JdbcDriver:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JdbcUrl:
+class DatabaseAddress:
     """A parsed URL: its kind of database, the hosts and ports that it reaches, or the file that it opens."""
 
     kind: str
@@ -47,8 +48,8 @@ _MYSQL = _names(
     "zeroDateTimeBehavior allowPublicKeyRetrieval tcpKeepAlive useCursorFetch useBulkStmts autoReconnect"
 )
 
-DRIVERS: Final[Mapping[str, JdbcDriver]] = {
-    "postgresql": JdbcDriver(
+DRIVERS: Final[Mapping[str, KnownDatabase]] = {
+    "postgresql": KnownDatabase(
         package="org.postgresql:postgresql:42.7.4",
         driver="org.postgresql.Driver",
         port=5432,
@@ -58,16 +59,16 @@ DRIVERS: Final[Mapping[str, JdbcDriver]] = {
             "gssEncMode channelBinding binaryTransfer"
         ),
     ),
-    "mysql": JdbcDriver(
+    "mysql": KnownDatabase(
         package="com.mysql:mysql-connector-j:8.4.0", driver="com.mysql.cj.jdbc.Driver", port=3306, parameters=_MYSQL
     ),
-    "mariadb": JdbcDriver(
+    "mariadb": KnownDatabase(
         package="org.mariadb.jdbc:mariadb-java-client:3.4.1",
         driver="org.mariadb.jdbc.Driver",
         port=3306,
         parameters=_MYSQL,
     ),
-    "sqlserver": JdbcDriver(
+    "sqlserver": KnownDatabase(
         package="com.microsoft.sqlserver:mssql-jdbc:12.8.1.jre11",
         driver="com.microsoft.sqlserver.jdbc.SQLServerDriver",
         port=1433,
@@ -76,11 +77,11 @@ DRIVERS: Final[Mapping[str, JdbcDriver]] = {
             "applicationName sendStringParametersAsUnicode useBulkCopyForBatchInsert hostNameInCertificate lockTimeout"
         ),
     ),
-    "oracle": JdbcDriver(
+    "oracle": KnownDatabase(
         package="com.oracle.database.jdbc:ojdbc11:23.5.0.24.07", driver="oracle.jdbc.OracleDriver", port=1521
     ),
-    "sqlite": JdbcDriver(package="org.xerial:sqlite-jdbc:3.46.1.3", driver="org.sqlite.JDBC"),
-    "h2": JdbcDriver(
+    "sqlite": KnownDatabase(package="org.xerial:sqlite-jdbc:3.46.1.3", driver="org.sqlite.JDBC"),
+    "h2": KnownDatabase(
         package="com.h2database:h2:2.3.232",
         driver="org.h2.Driver",
         port=9092,
@@ -89,9 +90,7 @@ DRIVERS: Final[Mapping[str, JdbcDriver]] = {
             "IFEXISTS LOCK_TIMEOUT NON_KEYWORDS"
         ),
     ),
-    "derby": JdbcDriver(
-        package=None, driver=None, parameters=_names("create")
-    ),
+    "derby": KnownDatabase(package=None, driver=None, parameters=_names("create")),
 }
 """The known drivers by the second part of the URL."""
 
@@ -104,7 +103,7 @@ _PATH = re.compile(r"(?:file:)?(/[^;?!:\\{}*\0]+)")
 _HINT = "write it in its plain form, such as jdbc:postgresql://db.plant:5432/name?sslmode=require"
 
 
-def parse_jdbc_url(url: str, *, where: str) -> JdbcUrl:
+def parse_jdbc_url(url: str, *, where: str) -> DatabaseAddress:
     """Parse a URL; raise DataflowError for an unknown driver, an unusual form, or a parameter that is not allowed.
 
     >>> parse_jdbc_url("jdbc:postgresql://a,b:5433/plant?ssl=true", where="x").hosts
@@ -135,7 +134,7 @@ def parse_jdbc_url(url: str, *, where: str) -> JdbcUrl:
     hosts, file = _target(kind, body, known.port)
     if not hosts and file is None:
         raise DataflowError(f"a {kind} URL of this form is not accepted", where=where, hint=_HINT)
-    return JdbcUrl(kind=kind, hosts=hosts, file=file)
+    return DatabaseAddress(kind=kind, hosts=hosts, file=file)
 
 
 def _parameters(kind: str, rest: str) -> tuple[str, list[str]]:

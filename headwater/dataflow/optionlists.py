@@ -18,59 +18,139 @@ from headwater.dataflow.sources import FileSource
 PLACES: Final = ("sourceArchiveDir", "basePath")
 """Options of a file source that name directories: `cleanSource` moves files to the first."""
 
-_FILES = (
-    "cleanSource discardCachedInputRatio fileNameOnly ignoreCorruptFiles ignoreMissingFiles latestFirst "
-    "maxBytesPerTrigger maxCachedFiles maxFileAge maxFilesPerTrigger modifiedAfter modifiedBefore pathGlobFilter "
-    "recursiveFileLookup"
-).split() + list(PLACES)
-_TIMES = "dateFormat enableDateTimeParsingFallback locale timeZone timestampFormat timestampNTZFormat".split()
-_TEXT = "charset encoding lineSep mode multiLine".split()
+_FILES = [
+    "cleanSource",
+    "discardCachedInputRatio",
+    "fileNameOnly",
+    "ignoreCorruptFiles",
+    "ignoreMissingFiles",
+    "latestFirst",
+    "maxBytesPerTrigger",
+    "maxCachedFiles",
+    "maxFileAge",
+    "maxFilesPerTrigger",
+    "modifiedAfter",
+    "modifiedBefore",
+    "pathGlobFilter",
+    "recursiveFileLookup",
+    *PLACES,
+]
+_TIMES = ["dateFormat", "enableDateTimeParsingFallback", "locale", "timeZone", "timestampFormat", "timestampNTZFormat"]
+_TEXT = ["charset", "encoding", "lineSep", "mode", "multiLine"]
 FILE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "csv": (
         *_FILES,
         *_TIMES,
         *_TEXT,
-        *(
-            "charToEscapeQuoteEscaping comment delimiter emptyValue enforceSchema escape header "
-            "ignoreLeadingWhiteSpace ignoreTrailingWhiteSpace maxCharsPerColumn maxColumns nanValue negativeInf "
-            "nullValue positiveInf preferDate quote sep unescapedQuoteHandling"
-        ).split(),
+        *[
+            "charToEscapeQuoteEscaping",
+            "comment",
+            "delimiter",
+            "emptyValue",
+            "enforceSchema",
+            "escape",
+            "header",
+            "ignoreLeadingWhiteSpace",
+            "ignoreTrailingWhiteSpace",
+            "maxCharsPerColumn",
+            "maxColumns",
+            "nanValue",
+            "negativeInf",
+            "nullValue",
+            "positiveInf",
+            "preferDate",
+            "quote",
+            "sep",
+            "unescapedQuoteHandling",
+        ],
     ),
     "json": (
         *_FILES,
         *_TIMES,
         *_TEXT,
-        *(
-            "allowBackslashEscapingAnyCharacter allowComments allowNonNumericNumbers allowNumericLeadingZeros "
-            "allowSingleQuotes allowUnquotedControlChars allowUnquotedFieldNames dropFieldIfAllNull "
-            "prefersDecimal primitivesAsString"
-        ).split(),
+        *[
+            "allowBackslashEscapingAnyCharacter",
+            "allowComments",
+            "allowNonNumericNumbers",
+            "allowNumericLeadingZeros",
+            "allowSingleQuotes",
+            "allowUnquotedControlChars",
+            "allowUnquotedFieldNames",
+            "dropFieldIfAllNull",
+            "prefersDecimal",
+            "primitivesAsString",
+        ],
     ),
     "parquet": (*_FILES, "datetimeRebaseMode", "int96RebaseMode", "mergeSchema"),
 }
 """Spark's options of file sources, by format."""
 
 KAFKA_OPTIONS: Final = tuple(
-    (
-        "acks batch.num.messages batch.size broker.address.family broker.address.ttl client.id compression.codec "
-        "compression.level compression.type connections.max.idle.ms delivery.timeout.ms "
-        "enable.ssl.certificate.verification fetch.max.bytes fetch.message.max.bytes linger.ms "
-        "max.in.flight max.in.flight.requests.per.connection message.max.bytes message.send.max.retries "
-        "message.timeout.ms metadata.max.age.ms partitioner queue.buffering.max.kbytes queue.buffering.max.messages "
-        "queue.buffering.max.ms receive.message.max.bytes reconnect.backoff.max.ms reconnect.backoff.ms "
-        "request.required.acks request.timeout.ms retries retry.backoff.max.ms retry.backoff.ms sasl.mechanism "
-        "sasl.mechanisms security.protocol session.timeout.ms socket.connection.setup.timeout.ms "
-        "socket.keepalive.enable socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes "
-        "socket.timeout.ms ssl.ca.location ssl.cipher.suites ssl.endpoint.identification.algorithm "
-        "sticky.partitioning.linger.ms topic.metadata.refresh.interval.ms transaction.timeout.ms"
-    ).split()
+    [
+        "acks",
+        "batch.num.messages",
+        "batch.size",
+        "broker.address.family",
+        "broker.address.ttl",
+        "client.id",
+        "compression.codec",
+        "compression.level",
+        "compression.type",
+        "connections.max.idle.ms",
+        "delivery.timeout.ms",
+        "enable.ssl.certificate.verification",
+        "fetch.max.bytes",
+        "fetch.message.max.bytes",
+        "linger.ms",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "message.max.bytes",
+        "message.send.max.retries",
+        "message.timeout.ms",
+        "metadata.max.age.ms",
+        "partitioner",
+        "queue.buffering.max.kbytes",
+        "queue.buffering.max.messages",
+        "queue.buffering.max.ms",
+        "receive.message.max.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "request.required.acks",
+        "request.timeout.ms",
+        "retries",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "security.protocol",
+        "session.timeout.ms",
+        "socket.connection.setup.timeout.ms",
+        "socket.keepalive.enable",
+        "socket.nagle.disable",
+        "socket.receive.buffer.bytes",
+        "socket.send.buffer.bytes",
+        "socket.timeout.ms",
+        "ssl.ca.location",
+        "ssl.cipher.suites",
+        "ssl.endpoint.identification.algorithm",
+        "sticky.partitioning.linger.ms",
+        "topic.metadata.refresh.interval.ms",
+        "transaction.timeout.ms",
+    ]
 )
 """librdkafka's settings; `ssl.ca.location` names a file, which a zone must let the dataflow read."""
 
-JDBC_OPTIONS: Final = (
-    "batchsize cascadeTruncate createTableColumnTypes createTableOptions fetchsize isolationLevel numPartitions "
-    "queryTimeout truncate"
-).split()
+JDBC_OPTIONS: Final = [
+    "batchsize",
+    "cascadeTruncate",
+    "createTableColumnTypes",
+    "createTableOptions",
+    "fetchsize",
+    "isolationLevel",
+    "numPartitions",
+    "queryTimeout",
+    "truncate",
+]
 """Spark's options of JDBC."""
 
 _FILES_OF_SECRETS = "secrets are named, not read from files: user_env=, password_env="

@@ -7,7 +7,8 @@ Option ``config`` of ``headwater_sink``::
      "tracking": {...}, "run": "..."}
 
 ``tracking`` is the JSON form of LatencyTracking. ``run`` is the result of
-``checkpoint.begin_run``: without it a batch cannot be taken back. Both may be left out.
+``checkpoint.begin_run``: without it a batch cannot be taken back. ``checked`` is the JSON form of CheckedFiles. All
+three may be left out.
 
 With one sink writer the frame's columns are the output's. With several the frame is ``__out`` (the
 tag) and one struct column ``o<tag>`` per sink writer, so that one query feeds them all.
@@ -25,6 +26,7 @@ from headwater.channels.segments import Segment
 from headwater.connectors.writers import DEAD_LETTERS, SinkWriter, SinkWriterTask, open_sink_writer
 from headwater.core.errors import ChannelError, RuntimeFailure
 from headwater.disk.checkpoint import begin_to_publish
+from headwater.query.checkedfiles import CheckedFiles
 from headwater.query.ingest import IngestTimes
 from headwater.query.latency import LatencyTracking
 
@@ -42,12 +44,18 @@ def tag_column(tag: int) -> str:
 
 
 def sink_config(
-    epoch: int, sink_writers: Sequence[Mapping[str, Any]], tracking: LatencyTracking, run: str | None = None
+    epoch: int,
+    sink_writers: Sequence[Mapping[str, Any]],
+    tracking: LatencyTracking,
+    run: str | None = None,
+    checked: CheckedFiles | None = None,
 ) -> str:
     """Write option ``config``."""
     if not sink_writers:
         raise RuntimeFailure("a unit without outputs", where="sink", hint="report this as a defect")
     config = {"epoch": epoch, "sink_writers": list(sink_writers), "tracking": tracking.to_data(), "run": run}
+    if checked is not None:
+        config["checked"] = checked.to_data()
     return json.dumps(config)
 
 
@@ -67,6 +75,7 @@ class HeadwaterSink(DataSource):
             tags = [int(spec.get("tag", 0)) for spec in specs]
             tracking = LatencyTracking.from_data(config["tracking"]) if "tracking" in config else None
             run = config.get("run")
+            checked = CheckedFiles.from_data(config["checked"]) if "checked" in config else None
         except (KeyError, ValueError, TypeError) as error:
             raise ChannelError(
                 f"not a sink config: {error!r}",
@@ -87,7 +96,7 @@ class HeadwaterSink(DataSource):
                     where=f"sink {SINK_FORMAT}",
                     hint=f"make one struct column o<tag> per sink writer and an int column {TAG}",
                 )
-        return UnitWriter(epoch, dict(zip(tags, specs, strict=True)), tracking, run)
+        return UnitWriter(epoch, dict(zip(tags, specs, strict=True)), tracking, run, checked)
 
 
 class SinkMessage(WriterCommitMessage):
@@ -110,7 +119,11 @@ class UnitWriter(DataSourceStreamArrowWriter):
         specs: Mapping[int, Mapping[str, Any]],
         tracking: LatencyTracking | None = None,
         run: str | None = None,
+        checked: CheckedFiles | None = None,
     ) -> None:
+        self._checked = checked
+        if checked is not None:
+            checked.check_sinks()
         self._epoch = epoch
         self._specs = dict(specs)
         self._tracking = tracking
@@ -142,6 +155,8 @@ class UnitWriter(DataSourceStreamArrowWriter):
 
         Raises ChannelError for a batch that was taken back after its query was stopped.
         """
+        if self._checked is not None:
+            self._checked.check_batch(batchId)
         if self._run is not None:
             begin_to_publish(self._run, batchId)
         tracking = self._tracking

@@ -42,7 +42,7 @@ def agent_to_kill(place: Path, order: Path) -> Iterator[None]:
     root = str(Path(__file__).resolve().parents[2])
     with (place / "first-agent.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--dir", str(directory), "--listen", "127.0.0.1:0", "--quick"],
+            [*command, "--dir", str(directory), "--listen", "127.0.0.1:0", "--quick", "--allow-read", f"{place}/in"],
             env={**os.environ, "PYTHONPATH": root, "HEADWATER_STATE_STORE": str(place / "state")},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -122,4 +122,6 @@ def test_a_corrected_record_is_in_the_sink_once(
     assert values == [(n, 2 * n + 1.0) for n in range(40)] + [(100, 43.0), (101, -7.0)]
     for n, file in enumerate(made.rglob("*replayed-*.csv")):
         file.rename(files / f"{file.stem}-{n}.csv")  # the batch run reads the input alone
-    assert not compare(batch_result(endpoint.session(), plan.dataflow, CONTINUUM)["out"].drop_columns("file"), got.drop_columns("file"))
+    assert not compare(
+        batch_result(endpoint.session(), plan.dataflow, CONTINUUM)["out"].drop_columns("file"), got.drop_columns("file")
+    )

@@ -142,7 +142,7 @@ def test_the_hosts_of_a_jdbc_url(url: str, hosts: tuple[tuple[str, int], ...]) -
 def test_a_jdbc_url_that_is_not_plain_is_refused(url: str) -> None:
     with pytest.raises(DataflowError) as caught:
         parse_jdbc_url(url, where="x")
-    assert caught.value.hint and "word" not in str(caught.value)
+    assert caught.value.hint and "user:word" not in str(caught.value)
 
 
 # ---------------------------------------------------------------- secrets
@@ -192,8 +192,8 @@ def test_a_secret_goes_only_to_hosts_that_are_allowed() -> None:
         ("file:/etc", False),
         ("FILE:///etc", False),
         ("{in}ner", False),
-        ("{in}/{{../../etc,x}}/*", False),
-        ("{in}/\\\\.\\\\./other", False),
+        ("{in}/{{..,x}}/*", False),
+        ("{in}/\\.\\./other", False),
         ("{in}/*/../../other", False),
         ("/*", False),
         ("{link}", False),
@@ -258,7 +258,9 @@ def test_a_file_is_checked_as_it_is_now(tmp_path: Path) -> None:
         (place / name / "a").write_text("x")
     (place / "in/b").symlink_to("/etc/hostname")
     (place / "in/c").symlink_to(place / "own/a")
-    agent = AgentPermissions(own=Permissions(read=(str(place),)), reserved=(str(place / "own"), str(place / "replayed")))
+    agent = AgentPermissions(
+        own=Permissions(read=(str(place),)), reserved=(str(place / "own"), str(place / "replayed"))
+    )
     paths = PermittedPaths.from_data({**PermittedPaths.of(agent, None).to_data(), "own": str(place / "replayed")})
     assert paths.refuse_file("read", f"{place}/in/a") is None
     assert "outside" in str(paths.refuse_file("read", f"{place}/in/b"))
@@ -271,7 +273,9 @@ def test_a_file_is_checked_as_it_is_now(tmp_path: Path) -> None:
 
 
 def test_access_in_the_continuum() -> None:
-    text = "layers: [edge]\nzones: {E1: {layer: edge, access: {read: [/data], connect: ['*.plant:5432'], secrets: [DB]}}}"
+    text = (
+        "layers: [edge]\nzones: {E1: {layer: edge, access: {read: [/data], connect: ['*.plant:5432'], secrets: [DB]}}}"
+    )
     zones = Continuum.from_text(text)
     assert zones.zone("E1").access == Permissions(read=("/data",), connect=("*.plant:5432",), secrets=("DB",))
     assert Continuum.from_data(zones.to_data()) == zones

@@ -18,9 +18,9 @@ from headwater.connectors import replaying
 from headwater.connectors.deadletters import DeadLetter, dead_letters_of, read_dead_letters
 from headwater.connectors.offerfile import FileOffer
 from headwater.connectors.offermqtt import mqtt_offer
-from headwater.connectors.replaying import ReplayRequest, ReplayTarget, read_wanted, replay
+from headwater.connectors.replaying import ReplayedSource, ReplayRequest, read_wanted, replay
 from headwater.core.errors import DeploymentError
-from headwater.dataflow.sources import FileSource, MqttSource, Source
+from headwater.dataflow.sources import FileSource, MqttSource
 from headwater.plan.port import Replayed
 from tests.unit.test_deadletters import put, rows
 
@@ -77,10 +77,10 @@ class Scene:
         put(self.letters / "u-1@E1", batch, given, options={"files_1": self.options})
         return [x.id for x in dead_letters_of(self.letters) if x.id not in known]
 
-    def find(self, name: str, location: str | None) -> ReplayTarget:
+    def find(self, name: str, location: str | None) -> ReplayedSource:
         if name != "files_1":
             raise DeploymentError(f"source '{name}' is not read here any more")
-        return ReplayTarget(source=self.source, location=location or "L1", directory=self.directory)
+        return ReplayedSource(source=self.source, location=location or "L1", directory=self.directory)
 
     def replay(self, *ids: str, record: str | None = GOOD, force: bool = False) -> list[Replayed]:
         return replay(self.letters, [ReplayRequest(id=i, record=record) for i in ids], self.find, force=force)
