@@ -9,15 +9,20 @@ from typing import Any
 import pytest
 
 import headwater as hw
+from headwater.agent.agent import Agent
+from headwater.channels.wire import Credentials
 from headwater.connectors.permitted import AgentPermissions, PermittedPaths, check_unit, own_paths
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError, HeadwaterError, RuntimeFailure
+from headwater.core.jsonform import dump
 from headwater.core.permissions import OPEN, Permissions
 from headwater.dataflow.jdbcurl import parse_jdbc_url
 from headwater.dataflow.optionlists import check_options
 from headwater.disk.credentials import read_secret
 from headwater.plan.build import build
+from headwater.plan.port import Stamp
 from headwater.plan.spec import UnitSpec, spec_of
+from headwater.spark.sparks import Sparks
 
 SCHEMA = "id bigint, v double"
 
@@ -296,3 +301,40 @@ def test_errors_in_access(access: str, says: str) -> None:
     with pytest.raises(HeadwaterError) as caught:
         Continuum.from_text(f"layers: [edge]\nzones: {{E1: {{layer: edge, access: {access}}}}}")
     assert says in str(caught.value), caught.value
+
+
+# ---------------------------------------------------------------- the agent
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "says"),
+    [
+        ("{home}/token", {}, "Headwater's own|may not read"),
+        ("{home}/*", {}, "Headwater's own|may not read"),
+        ("file://localhost{home}", {}, "Headwater's own|may not read"),
+        ("{in}/../home", {}, "Headwater's own|may not read"),
+        ("{in}", {"cleanSource": "delete"}, "may not write to"),
+        ("{in}", {"cleanSource": "archive", "sourceArchiveDir": "/etc/cron.d"}, "may not write to"),
+    ],
+)
+@pytest.mark.parametrize("order", ["check", "prepare", "start"])
+def test_an_agent_refuses_whatever_the_controller_sends(
+    tmp_path: Path, order: str, source: str, options: dict[str, str], says: str
+) -> None:
+    place = tmp_path.resolve()
+    (place / "in").mkdir()
+    unit = spec(to_memory, source=source.format(**{"home": place / "home", "in": place / "in"}), **options)
+    home = place / "home"
+    agent = Agent(
+        "E1",
+        home,
+        Credentials("t"),
+        Sparks(home / "spark"),
+        permissions=Permissions(read=(f"{place}/in",)),
+    )
+    actions = agent.actions()
+    digest = actions["hold"]({"spec": dump(unit)})
+    body = {"deployment": "f", "digest": digest, "stamp": dump(Stamp(store="s", term=1, number=1))}
+    with pytest.raises(HeadwaterError, match=says) as caught:
+        actions[order](body)
+    assert "zone E1" in str(caught.value) and not (home / "spark/server.json").exists()
