@@ -31,14 +31,6 @@ class Permissions:
     connect: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
 
-    def may_read(self, path: str) -> bool:
-        """Return whether a resolved path or URL lies below a root for reading."""
-        return is_below(path, self.read)
-
-    def may_write(self, path: str) -> bool:
-        """Return whether a resolved path or URL lies below a root for writing."""
-        return is_below(path, self.write)
-
     def may_connect(self, host: str, port: int) -> bool:
         """Return whether a connection is allowed.
 
