@@ -296,8 +296,8 @@ class PermittedPaths:
             return f"files are written on this machine only, not to '{path}'"
         for stem in stems(path):
             for reserved in self.reserved:
-                if is_below(stem, (reserved,)) or (kind == "write" and is_below(reserved, (stem,)) and stem != "/"):
-                    return f"'{path}' is, or holds, a path of Headwater's own: {reserved}"
+                if is_below(stem, (reserved,)):
+                    return f"'{path}' is a path of Headwater's own, of '{reserved}'"
         return None
 
     def refuse_file(self, kind: Literal["read", "write"], path: str) -> str | None:

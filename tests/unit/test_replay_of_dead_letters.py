@@ -235,7 +235,8 @@ def test_a_client_gives_what_came_of_it(zones: Zones) -> None:
     (id_,) = zones.malformed("E1", "L1", BAD)
     client = Agents(zones.place).open(zones.plan.continuum.node("E1"))
     (found,) = client.replay("f", [ReplayRequest(id=id_, record=GOOD)], force=False)
-    assert found.outcome == "replayed" and found.target == f"{zones.place}/in/L1/a-replayed-{id_}.csv"
+    own = f"{zones.place}/E1/deployments/f/replayed-records/files_1"
+    assert found.outcome == "replayed" and found.target == f"{own}{zones.place}/in/L1/a-replayed-{id_}.csv"
 
 
 # ---------------------------------------------------------------- the command line
