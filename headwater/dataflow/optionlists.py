@@ -153,6 +153,8 @@ JDBC_OPTIONS: Final = [
 ]
 """Spark's options of JDBC."""
 
+_OF_BROKERS = ("ssl.certificate.location", "ssl.key.location")
+"""Further settings of a zone's broker, which the continuum names, not the dataflow."""
 _FILES_OF_SECRETS = "secrets are named, not read from files: user_env=, password_env="
 
 
@@ -178,7 +180,7 @@ def check_options(operator: Operator) -> None:
 def check_kafka_settings(settings: Mapping[str, str], *, where: str) -> None:
     """Raise DataflowError for a setting of a zone's broker that is not allowed."""
     for name in settings:
-        if name not in KAFKA_OPTIONS:
+        if name not in KAFKA_OPTIONS and name not in _OF_BROKERS:
             raise DataflowError(
                 f"the setting {name} of a broker is not allowed", where=where, hint=_hint(name, KAFKA_OPTIONS)
             )
