@@ -215,6 +215,7 @@ class Agent:
             },
             "agent": self._life,
             "spark": self._sparks.generation,
+            "ending": self._sparks.ending,
             "reads": sorted(
                 {channel.node for deployed in here.values() for spec in deployed.in_force() for channel in spec.inputs}
                 - {self.node}

@@ -22,7 +22,7 @@ from headwater.channels.flight import FlightLog
 from headwater.channels.wire import CA_ENV, PROTOCOL, TOKEN_ENV, Credentials, Wire
 from headwater.connectors.replaying import ReplayRequest
 from headwater.continuum.model import Node
-from headwater.core.errors import DeploymentError, RuntimeFailure, SpecUnknown, Unavailable
+from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, SpecUnknown, Unavailable
 from headwater.core.jsonform import dump, load
 from headwater.core.metrics import Progress
 from headwater.disk.durable import write_atomically, write_first
@@ -132,6 +132,7 @@ class AgentClient:
             },
             agent=str(found.get("agent", "")),
             spark=str(found.get("spark", "")),
+            ending=str(found.get("ending", "")),
         )
 
     # ------------------------------------------------------------ questions
@@ -247,17 +248,20 @@ class Agents:
                 wire = self._wires[node.name] = Wire(address, self._credentials(node), node.name)
                 self._peers[node.name] = self._routes.get(node.name, address)
                 self._met.pop(node.name, None)
-                self._announce(node.name)
+                for other, known in self._met.items():
+                    if known.get(node.name, self._peers[node.name]) != self._peers[node.name] and other in self._wires:
+                        # In a thread of its own: an agent that does not answer must delay no request to others.
+                        announcing = partial(self._announce, node.name, self._peers[node.name], other)
+                        threading.Thread(target=announcing, name=f"announce {node.name}", daemon=True).start()
             return wire
 
-    def _announce(self, node: str) -> None:
-        """Send a node's address to the agents that know it."""
-        address = self._peers[node]
-        for other, known in self._met.items():
-            if known.get(node, address) != address and other in self._wires:
-                with contextlib.suppress(Unavailable):  # sent again with the next request
-                    self._wires[other].ask("peers", {"peers": {node: address}})
-                    known[node] = address
+    def _announce(self, node: str, address: str, other: str) -> None:
+        """Send a node's address to an agent that knows another one."""
+        with contextlib.suppress(HeadwaterError):  # sent again with the next request
+            self._wires[other].ask("peers", {"peers": {node: address}})
+            with self._lock:
+                if other in self._met:
+                    self._met[other][node] = address
 
     def _introduce(self, node: Node, others: Collection[str]) -> None:
         """Send other nodes' addresses to an agent, unless it has them."""
@@ -397,12 +401,21 @@ def _listen_again(directory: Path) -> str:
 
 
 def running_agent(directory: Path) -> dict[str, Any] | None:
-    """Return the record of the agent that runs in a directory; None when none does."""
+    """Return the record of the agent that runs in a directory; None when none does.
+
+    Raise Unavailable where that cannot be found out, such as without a free file descriptor.
+    """
     try:
         record = json.loads((directory / "agent.json").read_text())
         return dict(record) if _serves(int(record["pid"]), directory) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ProcessLookupError, ValueError, KeyError, TypeError):
         return None
+    except OSError as error:
+        raise Unavailable(
+            f"cannot find out whether its agent runs: {error}",
+            where=str(directory),
+            hint="raise the limit of open files (ulimit -n), or make the directory readable",
+        ) from error
 
 
 def _process_of(directory: Path) -> int | None:
@@ -413,7 +426,7 @@ def _process_of(directory: Path) -> int | None:
     try:
         pid = int((directory / STARTING).read_text())
         return pid if _serves(pid, directory) else None
-    except (OSError, ValueError):
+    except (FileNotFoundError, ProcessLookupError, ValueError):
         return None
 
 

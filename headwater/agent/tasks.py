@@ -272,6 +272,8 @@ class NodeTasks:
             task = self._tasks.get(unit)
             if task is not None and task.wanted != "finished":
                 self._note(Task(unit, task.digest, "stopped"))
+                if self._at_work(unit) is None:
+                    self.units_of(spec := self._spec_of(task)).adopt(spec)
             self._stop(unit, clean=clean)
             return self._spec_of(task) if task is not None else None
 

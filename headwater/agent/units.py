@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from headwater.disk.checkpoint import (
     positions,
     sweep_torn,
 )
-from headwater.disk.durable import read_note, write_atomically
+from headwater.disk.durable import is_fresh, read_note, write_atomically
 from headwater.disk.layout import REPLAYED, Layout, sink_directory
 from headwater.disk.settings import UnitSettings
 from headwater.plan.content import is_stateful, source_locations
@@ -343,6 +342,15 @@ class Units:
         written = (sink_directory(o.path, spec.unit) for o in spec.flow.operators if isinstance(o, FileSink))
         return CheckedFiles(self.layout.checkpoint(spec.unit), paths, tuple(written))
 
+    def adopt(self, spec: UnitSpec) -> None:
+        """Add a unit whose query an earlier agent has left running, if there is one, so that it can be stopped."""
+        work = self.remembered(spec)
+        if work.finished or not self.endpoint.alive:
+            return
+        with self.asking_spark():
+            if self._adopt(work):
+                self._work[spec.id] = work
+
     def _adopt(self, work: Work) -> bool:
         """Adopt a running query of this unit, if it has the same key and epoch."""
         name = query_name(work.spec)
@@ -424,7 +432,7 @@ class Units:
         if newest == work.last_batch or newest < newest_batch(checkpoint / "offsets"):
             return
         with contextlib.suppress(FileNotFoundError):  # Spark removes old files
-            if time.time() - (checkpoint / "commits" / str(newest)).stat().st_mtime < AGAIN_AFTER:
+            if is_fresh(checkpoint / "commits" / str(newest), AGAIN_AFTER):
                 return
             work.last_batch = newest
             if advances_watermark(checkpoint, newest):

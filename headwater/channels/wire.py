@@ -6,6 +6,7 @@ An address is ``host:port`` or ``grpc+tls://host:port``. Requests are JSON, answ
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import json
 import os
@@ -78,9 +79,12 @@ class Wire:
     def __init__(self, address: str, credentials: Credentials, name: str | None = None) -> None:
         self.address = address
         self._name = name or address
-        roots = credentials.ca.read_bytes() if credentials.ca and address.startswith(_TLS) else None
-        self._client = flight.FlightClient(location(address), tls_root_certs=roots, generic_options=_OPTIONS)
+        self._roots = credentials.ca.read_bytes() if credentials.ca and address.startswith(_TLS) else None
+        self._client = self._connect()
         self._headers = [(b"authorization", f"Bearer {credentials.token}".encode())]
+
+    def _connect(self) -> flight.FlightClient:
+        return flight.FlightClient(location(self.address), tls_root_certs=self._roots, generic_options=_OPTIONS)
 
     def ask(self, action: str, body: Mapping[str, Any], *, seconds: float = ASK_SECONDS) -> Any:
         """Send a request and return its answer; raise the HeadwaterError that the other side raised."""
@@ -134,6 +138,9 @@ class Wire:
             flight.FlightTimedOutError,
             flight.FlightCancelledError,
         ) as error:
+            if isinstance(error, flight.FlightTimedOutError):
+                # A firewall may have forgotten the connection: the system would notice that only after minutes.
+                self._client = self._connect()
             raise Unavailable(
                 f"no answer from {self._name}", where="zone", hint="check that its agent runs and that the link is up"
             ) from error
@@ -185,14 +192,34 @@ def sending_errors() -> Iterator[None]:
     try:
         yield
     except HeadwaterError as error:
-        parts = {name: _begin(getattr(error, name), most) for name, most in _SENT.items()}
-        parts["type"] = type(error).__name__ if hasattr(errors, type(error).__name__) else "RuntimeFailure"
-        sent = json.dumps(parts, ensure_ascii=False).encode()
-        raise flight.FlightServerError(_begin(error.what, 200), sent) from error
-    except (flight.FlightError, pa.ArrowException, OSError):
+        raise _sent_form(error) from error
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise _sent_form(no_descriptors()) from error
+        raise
+    except (flight.FlightError, pa.ArrowException):
         raise
     except Exception as error:
         raise flight.FlightServerError(_begin(f"{type(error).__name__}: {error}", 500)) from error
+
+
+def _sent_form(error: HeadwaterError) -> flight.FlightServerError:
+    parts = {name: _begin(getattr(error, name), most) for name, most in _SENT.items()}
+    parts["type"] = type(error).__name__ if hasattr(errors, type(error).__name__) else "RuntimeFailure"
+    return flight.FlightServerError(_begin(error.what, 200), json.dumps(parts, ensure_ascii=False).encode())
+
+
+def no_descriptors() -> Unavailable:
+    """Return the error of a process that can open no further file or connection: temporary, so requests are repeated.
+
+    >>> no_descriptors().what
+    'its process has no file descriptor left'
+    """
+    return Unavailable(
+        "its process has no file descriptor left",
+        where="agent",
+        hint="end unneeded connections to it, or raise its limit (ulimit -n, LimitNOFILE)",
+    )
 
 
 def _begin(text: str | None, most: int) -> str | None:

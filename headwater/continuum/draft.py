@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from headwater.continuum.access import access_of
 from headwater.continuum.broker import Broker, ChannelKind, broker_of, channels_of, check_reach
 from headwater.continuum.sparksettings import SparkSettings, settings_of
-from headwater.continuum.yamltree import Fields, Items, Leaf, Problems, YamlNode, shown
+from headwater.continuum.yamltree import Fields, Items, Leaf, Problems, YamlNode
 from headwater.core.permissions import Permissions
 from headwater.core.quantity import QuantityError, parse_bandwidth, parse_duration
 from headwater.core.requirement import ATTRIBUTE, Capabilities, capability
+from headwater.core.text import shown
 
 MAX_LAYERS = 64
 DEFAULT_NAME = "continuum"

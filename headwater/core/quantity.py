@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 
 from headwater.core.errors import HeadwaterError
+from headwater.core.text import shown
 
 # A longer number, binary or decimal, is a mistake or an attack.
 _LONGEST = 400
@@ -131,15 +132,13 @@ def parse_interval(text: str) -> tuple[int, float]:
     while at == 0 or at < len(rest):
         part = _INTERVAL_PART.match(rest, at)
         if part is None or len(text) > _LONGEST:
-            raise QuantityError(
-                f"{_shown(text)} is not an interval", hint="write 30 seconds, 1 hour 30 minutes, 1 year"
-            )
+            raise QuantityError(f"{shown(text)} is not an interval", hint="write 30 seconds, 1 hour 30 minutes, 1 year")
         sign, at = -1 if part[1] == "-" else 1, part.end()
         unit = part[3].lower()
         if unit in _MONTHS:
             count = _split(part[2], kind="interval", hint="write 1 year, or 18 months")[0] * _MONTHS[unit]
             if count != int(count):
-                raise QuantityError(f"{_shown(text)} has a part of a month", hint="write whole months, or days")
+                raise QuantityError(f"{shown(text)} has a part of a month", hint="write whole months, or days")
             months += sign * int(count)
         else:
             seconds += sign * parse_duration(part[2])
@@ -203,25 +202,21 @@ def _round_half_up(numerator: int, denominator: int) -> int:
 def _split(text: str, *, kind: str, hint: str) -> tuple[Decimal, str]:
     found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
-        raise QuantityError(f"{_shown(text)} is not a {kind}", hint=hint)
+        raise QuantityError(f"{shown(text)} is not a {kind}", hint=hint)
     if found[2] is None:
-        raise QuantityError(f"{kind} {_shown(text)} has no unit", hint=hint)
+        raise QuantityError(f"{kind} {shown(text)} has no unit", hint=hint)
     return Decimal(found[1]), found[2]
 
 
 def _unit_error(text: str, unit: str, *, kind: str, hint: str) -> QuantityError:
-    return QuantityError(f"{_shown(text)} is not a {kind}: unknown unit {_shown(unit)}", hint=hint)
+    return QuantityError(f"{shown(text)} is not a {kind}: unknown unit {shown(unit)}", hint=hint)
 
 
 def _finite(number: Decimal, text: str, *, kind: str) -> float:
     result = float(number)
     if not math.isfinite(result):
-        raise QuantityError(f"{kind} {_shown(text)} is too large", hint="write a smaller number")
+        raise QuantityError(f"{kind} {shown(text)} is too large", hint="write a smaller number")
     return result
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def _three_digits(value: float, steps: list[tuple[float, str]]) -> str:

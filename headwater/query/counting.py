@@ -129,7 +129,7 @@ class Tally:
     """Sums of the rows in a query's progress since it was started.
 
     ``times``: the newest event time of each of its ``inputs``, in microseconds. ``heard``: when the last batch with
-    rows of a read ended, in seconds since 1970.
+    rows of a read was observed, in seconds of the monotonic clock.
     """
 
     def __init__(self, counting: Counting, rows: Mapping[str, int] | None = None) -> None:
@@ -138,10 +138,10 @@ class Tally:
         self.times: dict[str, int] = {}
         self.heard: dict[int, float] = {}
 
-    def take(self, progress: Mapping[str, Any], ended: float) -> None:
-        """Add the progress of a batch that has ``ended``, in seconds since 1970."""
+    def take(self, progress: Mapping[str, Any], now: float) -> None:
+        """Add the progress of a batch that is observed ``now``, in seconds of the monotonic clock."""
         sources = progress["sources"]
-        self.heard |= {n: ended for n, source in enumerate(sources) if source["numInputRows"]}
+        self.heard |= {n: now for n, source in enumerate(sources) if source["numInputRows"]}
         if len(sources) == len(self.counting.reads):
             for number, source in enumerate(sources):
                 self.rows[f"read {number}"] += int(source["numInputRows"] or 0)

@@ -162,7 +162,7 @@ class Running:
         self.done += 1
         self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in progress["stateOperators"])
         self.state_bytes = sum(_bytes(o) for o in progress["stateOperators"])
-        self.tally.take(progress, begun + took / 1000)
+        self.tally.take(progress, time.monotonic())
         for number, source in enumerate(progress["sources"]):
             self._take(number, source)
         self.late_rows += late_rows(progress, self.passed)

@@ -79,6 +79,10 @@ class RemoteEndpoint:
         except OSError:
             return False
 
+    @property
+    def ending(self) -> str:
+        return f"the server at {self.url.partition(';')[0]} does not answer: its operator must start it again"
+
     def restart(self) -> None:
         """Connect to the server again after its operator has restarted it; raise Unavailable until then."""
         self.stop()

@@ -19,7 +19,7 @@ from typing import Any
 from headwater.core.errors import RuntimeFailure
 from headwater.plan.transfer import OperatorTransfer
 from headwater.query.scan import KEY
-from headwater.spark.endpoint import STREAMING_CONF, find_java
+from headwater.spark.endpoint import LOCAL_AUTH, STREAMING_CONF, find_java
 from headwater.sql.lexer import quote_string
 
 _SECONDS = 600.0
@@ -115,6 +115,7 @@ def _session() -> Any:
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": "false",
+        **LOCAL_AUTH,
     }
     builder = SparkSession.builder.master("local[1]")
     for key, value in conf.items():
