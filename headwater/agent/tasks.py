@@ -243,6 +243,9 @@ class NodeTasks:
         self._stop(spec.id)
         units.prepare(spec)
         units.start(spec)
+        if units.misses_replayed(units[spec.id]):  # adopted from an agent that was killed after the replay
+            self._stop(spec.id)
+            units.start(spec)
 
     def update_inputs(self, spec: UnitSpec) -> None:
         """Change a running unit's inputs to those of a spec, without a restart.
@@ -369,6 +372,9 @@ class NodeTasks:
                 self._want(spec, "finished")
                 self._finishing.end(spec.id)
                 return True
+            task = self._tasks.get(spec.id)
+            if task is not None and self._read_replayed(task):
+                return False
             self._finishing.go_on(units, spec.id)
             return False
 
