@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PATIENCE = 120.0
+from tests.patience import PATIENCE
 
 
 def until(true: Callable[[], object], what: str = "it") -> None:

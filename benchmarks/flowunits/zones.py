@@ -22,7 +22,7 @@ from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGGER, Burst, continuum_text
 from benchmarks.netlab import Lab
 from headwater.agent.agents import running_agent
-from headwater.channels.wire import TOKEN_ENV
+from headwater.channels.credential import TOKEN_ENV
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.graph import Dataflow
 from headwater.spark.endpoint import end_stale

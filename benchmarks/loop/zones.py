@@ -14,7 +14,7 @@ from benchmarks.common import ROOT
 from benchmarks.netlab import Lab
 from headwater.agent.agents import running_agent
 from headwater.app import observe
-from headwater.channels.wire import TOKEN_ENV
+from headwater.channels.credential import TOKEN_ENV
 from headwater.continuum.model import Continuum
 from headwater.core.errors import RuntimeFailure
 from headwater.spark.endpoint import end_stale, find_java

@@ -7,6 +7,7 @@ Directory of an agent::
 
     agent.json                       its address and process, for this machine's eyes
     peers.json                       where other nodes' agents are
+    grants.json                      tokens for their channels that units here read
     terms.json                       the newest term of each store that has given orders
     spark/<host>/                    its Spark
     deployments/<name>/              channels, checkpoints, sinks (see layout.py)
@@ -34,7 +35,7 @@ from headwater.agent import statetransfer
 from headwater.agent.tasks import NodeTasks
 from headwater.agent.warmup import warm_up
 from headwater.channels.filelog import FileLog
-from headwater.channels.wire import PROTOCOL, Action, Credentials
+from headwater.channels.wire import PROTOCOL, Action
 from headwater.connectors.deadletters import read_dead_letters
 from headwater.connectors.permitted import AgentPermissions, own_paths
 from headwater.connectors.replaying import read_wanted, replay, sources_of
@@ -74,7 +75,6 @@ class Agent:
         self,
         node: str,
         directory: Path,
-        credentials: Credentials,
         sparks: Sparks,
         settings: UnitSettings | None = None,
         *,
@@ -88,7 +88,6 @@ class Agent:
         self.directory = directory.resolve()
         self.offers = offers
         self._share = share
-        self._credentials = credentials
         self._sparks = sparks
         self._settings = settings or UnitSettings()
         own = own_paths(self.directory, self._settings.state_store, reserved)
@@ -105,6 +104,8 @@ class Agent:
         self._deployed: dict[str, NodeTasks] = {}
         self._hosts = HostMeter(sparks)
         self._peers: dict[str, str] = read_note(self.directory / "peers.json")
+        self._grants: dict[str, str] = read_note(self.directory / "grants.json")
+        self._meeting = threading.Lock()
         self._fencing = threading.Lock()
         self._fence = Fence(read_note(self.directory / "terms.json"), self._keep_terms)
         self._guard = threading.Thread(target=self._watch, name="guard", daemon=True)
@@ -183,11 +184,13 @@ class Agent:
         }
 
     def _meet(self, body: Mapping[str, Any]) -> None:
-        """Store the addresses of other nodes' agents."""
-        peers = {str(k): str(v) for k, v in dict(body.get("peers") or {}).items()}
-        if any(self._peers.get(zone) != address for zone, address in peers.items()):
-            self._peers |= peers
-            write_atomically(self.directory / "peers.json", json.dumps(self._peers))
+        """Store the addresses of other nodes' agents, and grants for their channels."""
+        with self._meeting:
+            for known, kind in ((self._peers, "peers"), (self._grants, "grants")):
+                given = {str(k): str(v) for k, v in dict(body.get(kind) or {}).items()}
+                if any(known.get(name) != value for name, value in given.items()):
+                    known |= given
+                    write_atomically(self.directory / f"{kind}.json", json.dumps(known), mode=0o600)
 
     def _hold(self, body: Mapping[str, Any]) -> str:
         """Store a unit's description."""
@@ -217,8 +220,13 @@ class Agent:
             "spark": self._sparks.generation,
             "ending": self._sparks.ending,
             "reads": sorted(
-                {channel.node for deployed in here.values() for spec in deployed.in_force() for channel in spec.inputs}
-                - {self.node}
+                {
+                    (channel.node, f"{name}/{channel.id}")
+                    for name, deployed in here.items()
+                    for spec in deployed.in_force()
+                    for channel in spec.inputs
+                    if channel.node != self.node
+                }
             ),
         }
 
@@ -363,7 +371,7 @@ class Agent:
                     self._place_of(name),
                     self._sparks,
                     self._peers,
-                    self._credentials,
+                    self._grants,
                     self._settings,
                     self._hosts,
                     share=self._share,

@@ -21,7 +21,6 @@ from headwater.agent.units import Units, Work
 from headwater.agent.watch import WINDOW, Meters, progress_of
 from headwater.channels.channelspec import channel_spec, is_copied
 from headwater.channels.open import remove_log
-from headwater.channels.wire import Credentials
 from headwater.connectors.permitted import AgentPermissions, check_unit
 from headwater.core.errors import DeploymentError, RuntimeFailure, SpecUnknown, Unavailable, UserCodeError
 from headwater.core.jsonform import dump_json, load_json
@@ -70,7 +69,7 @@ class NodeTasks:
         directory: Path,
         sparks: Sparks,
         peers: Mapping[str, str],
-        credentials: Credentials,
+        grants: Mapping[str, str],
         settings: UnitSettings,
         hosts: HostMeter,
         *,
@@ -92,7 +91,7 @@ class NodeTasks:
         self._specs: dict[str, UnitSpec] = {}
         self._tasks: dict[str, Task] = {}
         self._own: Units | None = None
-        self._relays = Relays(name, node, self.layout, self._settings, peers, credentials)
+        self._relays = Relays(name, node, self.layout, self._settings, peers, grants)
         self._failures: dict[str, _Failures] = {}
         self._finishing = Finishing()
         self._goals: dict[tuple[str, str], dict[str, int]] = {}

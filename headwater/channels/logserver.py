@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from headwater.channels.credential import Grant, ZoneCredential, check_granted
 from headwater.channels.entry import Entry
 from headwater.channels.filelog import FileLog
 from headwater.channels.flight import (
@@ -35,7 +36,7 @@ from headwater.channels.flight import (
     STAMP,
     WORTH_BYTES,
 )
-from headwater.channels.wire import Action, TokenCheck, location, parsed, sending_errors
+from headwater.channels.wire import Action, Caller, TokenCheck, location, parsed, sending_errors
 from headwater.core.errors import ChannelError, DeploymentError
 
 _T = TypeVar("_T")
@@ -112,14 +113,15 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
         self,
         listen: str,
         *,
-        token: str,
+        credential: ZoneCredential,
         find: Callable[[str], FileLog],
         actions: Mapping[str, Action] | None = None,
         tls: tuple[str, str] | None = None,
     ) -> None:
         where = f"grpc+tls://{listen}" if tls else location(listen)
         try:
-            super().__init__(where, middleware={"token": TokenCheck(token)}, tls_certificates=[tls] if tls else None)
+            check = {"token": TokenCheck(credential)}
+            super().__init__(where, middleware=check, tls_certificates=[tls] if tls else None)
         except (OSError, pa.ArrowException) as error:
             raise DeploymentError(
                 f"cannot listen at {listen}: {_reason(error)}",
@@ -137,22 +139,33 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
         """Answer a request."""
         with sending_errors():
             body = parsed(action.body.to_pybytes(), action.type)
+            check_granted(_grant(context), action.type, body)
             return iter([json.dumps(self._service.answer(action.type, body)).encode()])
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Append a table to a log."""
         with sending_errors():
-            done = self._service.append(parsed(descriptor.command, "append"), reader.read_all())
+            body = parsed(descriptor.command, "append")
+            check_granted(_grant(context), "append", body)
+            done = self._service.append(body, reader.read_all())
             writer.write(json.dumps(done).encode())
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Stream the rows of a log, or follow it."""
         with sending_errors():
             body = parsed(ticket.ticket, "read")
+            check_granted(_grant(context), "read", body)
             if "follow" in body:
                 return flight.GeneratorStream(CHUNK, _sent(self._service.follow(body)))
             schema, rows = self._service.read(body)
             return flight.GeneratorStream(schema, _sent(rows))
+
+
+def _grant(context: Any) -> Grant | None:
+    """Return the grant of a call's sender; None for the controller."""
+    caller = context.get_middleware("token")
+    assert isinstance(caller, Caller)
+    return caller.grant
 
 
 def _sent(batches: Iterator[_T]) -> Iterator[_T]:

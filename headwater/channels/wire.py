@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hmac
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -18,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from headwater.channels.credential import TOKEN_ENV, Grant, ZoneCredential
 from headwater.core import errors
-from headwater.core.errors import ChannelError, DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
+from headwater.core.errors import ChannelError, Denied, DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
 
-TOKEN_ENV = "HEADWATER_TOKEN"
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the requests between controllers and agents; both sides need the same."""
 CA_ENV = "HEADWATER_CA"
 ASK_SECONDS = 10.0
@@ -51,18 +50,11 @@ class Credentials:
     def __repr__(self) -> str:
         return "Credentials(...)"
 
-    @classmethod
-    def from_environment(cls) -> Credentials:
-        """Take token and CA file from HEADWATER_TOKEN and HEADWATER_CA."""
-        token = os.environ.get(TOKEN_ENV)
-        if not token:
-            raise DeploymentError(
-                f"no token: {TOKEN_ENV} is not set",
-                where="environment",
-                hint="set it to the token that the zones' agents were started with",
-            )
-        ca = os.environ.get(CA_ENV)
-        return cls(token, Path(ca) if ca else None)
+
+def ca_file() -> Path | None:
+    """Return the PEM file of the CA to trust, from HEADWATER_CA."""
+    ca = os.environ.get(CA_ENV)
+    return Path(ca) if ca else None
 
 
 def location(address: str) -> str:
@@ -131,7 +123,8 @@ class Wire:
             raise DeploymentError(
                 "the zone refuses the token",
                 where=self._name,
-                hint=f"give both sides the same {TOKEN_ENV}",
+                hint="check its address, that it runs this version of Headwater, and that its "
+                f"{TOKEN_ENV} is what `headwater token` prints for it",
             ) from error
         except (
             flight.FlightUnavailableError,
@@ -168,19 +161,29 @@ def _received(error: flight.FlightError, name: str) -> HeadwaterError:
     )
 
 
+class Caller(flight.ServerMiddleware):  # type: ignore[misc]
+    """The sender of a call: the controller (no grant), or the reader of a channel."""
+
+    def __init__(self, grant: Grant | None) -> None:
+        super().__init__()
+        self.grant = grant
+
+
 class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuse calls without the token."""
+    """Refuse calls without a token that an agent's credential verifies."""
 
-    def __init__(self, token: str) -> None:
-        self._wanted = f"Bearer {token}".encode()
+    def __init__(self, credential: ZoneCredential) -> None:
+        self._credential = credential
 
-    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Any]) -> None:
-        """Refuse a call without the token."""
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Any]) -> Caller:
+        """Verify the token of a call."""
         shown = next((v for k, v in headers.items() if k.lower() == "authorization"), None)
         first = shown[0] if shown else ""
-        given = first if isinstance(first, bytes) else str(first).encode()
-        if not hmac.compare_digest(given, self._wanted):
-            raise flight.FlightUnauthenticatedError("a valid token is needed")
+        given = first.decode(errors="replace") if isinstance(first, bytes) else str(first)
+        try:
+            return Caller(self._credential.verified(given.removeprefix("Bearer ")))
+        except Denied as error:
+            raise flight.FlightUnauthenticatedError(error.what) from error
 
 
 @contextlib.contextmanager

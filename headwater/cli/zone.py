@@ -125,15 +125,15 @@ def zone(
 
     Dataflows may read, write and reach only what the --allow options list, whatever the controller sends.
 
-    The token that callers must show is in the environment variable HEADWATER_TOKEN. Units keep running when
-    the agent is killed, and the next agent adopts them; SIGTERM ends units and Spark, SIGINT (Ctrl-C) and
-    SIGHUP the agent only.
+    HEADWATER_TOKEN holds its credential, which `headwater token NAME` prints, or HEADWATER_TOKEN_FILE names a file
+    with it. Units keep running when the agent is killed, and the next agent adopts them; SIGTERM ends units and
+    Spark, SIGINT (Ctrl-C) and SIGHUP the agent only.
     """
     import logging
 
     from headwater.agent.agent import Agent
+    from headwater.channels.credential import own_credential
     from headwater.channels.logserver import LogServer
-    from headwater.channels.wire import Credentials
     from headwater.continuum.sparksettings import SparkSettings
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
     from headwater.disk.durable import write_atomically
@@ -145,7 +145,9 @@ def zone(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    credentials = Credentials.from_environment()
+    credential, derived = own_credential(name)
+    if derived:
+        logging.warning("this agent has the site secret: give it only its credential, by `headwater token %s`", name)
     sparks = Sparks(
         directory / "spark",
         cores=cores,
@@ -162,7 +164,6 @@ def zone(
     agent = Agent(
         name,
         directory,
-        credentials,
         sparks,
         settings,
         offers=offers,
@@ -172,7 +173,7 @@ def zone(
     )
     pair = (tls_cert.read_text(), tls_key.read_text()) if tls_cert and tls_key else None
     with _only_agent(directory):
-        server = LogServer(listen, token=credentials.token, find=agent.find_log, actions=agent.actions(), tls=pair)
+        server = LogServer(listen, credential=credential, find=agent.find_log, actions=agent.actions(), tls=pair)
         host = listen.rpartition(":")[0]
         address = f"{'grpc+tls://' if pair else ''}{host}:{server.port}"
         agent.begin()

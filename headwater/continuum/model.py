@@ -340,10 +340,11 @@ class Continuum:
     def _covered(self) -> Mapping[str, tuple[str, ...]]:
         """The locations of each zone that covers any: each location is passed up its path once."""
         found: dict[str, list[str]] = {}
+        listed = {zone.name: frozenset(zone.locations) for zone in self.zones}
         for location, lowest in self._lowest.items():
             layers: set[str] = set()
             for zone in (lowest, *self.ancestors(lowest.name)):
-                if zone.layer not in layers or location in zone.locations:
+                if zone.layer not in layers or location in listed[zone.name]:
                     found.setdefault(zone.name, []).append(location)
                 layers.add(zone.layer)
         return {name: tuple(covered) for name, covered in found.items()}

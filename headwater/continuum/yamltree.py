@@ -163,6 +163,9 @@ def tree_of_data(data: object, *, source: str, problems: Problems) -> YamlNode:
             value = _joined(value, where, problems)
             return Leaf(value, value, False, where)
         if value is None or isinstance(value, bool | int | float):
+            # Python refuses to write longer numbers; whoever reads the node refuses infinity.
+            if isinstance(value, int) and value.bit_length() > 1000:
+                value = math.inf if value > 0 else -math.inf
             return Leaf(value, str(value), True, where)
         if isinstance(value, list | tuple):
             return Items(tuple(node(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)), where)

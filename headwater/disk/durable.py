@@ -26,15 +26,18 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def write_atomically(path: Path, text: str | bytes, *, scratch: Path | None = None, fsync: bool = True) -> None:
+def write_atomically(
+    path: Path, text: str | bytes, *, scratch: Path | None = None, fsync: bool = True, mode: int = 0o666
+) -> None:
     """Replace a small file so that a reader sees the old or the new text, never a part.
 
     ``scratch`` is a directory on the same disk; without one the new text is written beside the file,
-    under a hidden name, and the file's directory is created if it is missing.
+    under a hidden name, and the file's directory is created if it is missing. ``mode``: its permissions, less the
+    process's umask.
     """
     if scratch is None:
         path.parent.mkdir(parents=True, exist_ok=True)
-    with _draft(path, text, scratch=scratch, fsync=fsync) as temp:
+    with _draft(path, text, scratch=scratch, fsync=fsync, mode=mode) as temp:
         os.replace(temp, path)
     if fsync:
         sync_directory(path.parent)

@@ -117,11 +117,15 @@ def _session() -> Any:
         "spark.ui.enabled": "false",
         **LOCAL_AUTH,
     }
+    # With pinned threads py4j's server in this process, which Spark calls, knows no token.
+    os.environ["PYSPARK_PIN_THREAD"] = "false"
     builder = SparkSession.builder.master("local[1]")
     for key, value in conf.items():
         builder = builder.config(key, value)
     spark: Any = builder.getOrCreate()
-    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    gateway = spark.sparkContext._gateway
+    gateway.callback_server_parameters.auth_token = gateway.gateway_parameters.auth_token
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     return spark
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from headwater.channels.filelog import FileLog
 from headwater.channels.logserver import LogServer
-
-TOKEN = "secret"
+from tests.conftest import ZONE
 
 
 def main() -> None:
@@ -20,7 +19,7 @@ def main() -> None:
     home = Path(sys.argv[1])
     sys.modules[LogServer.__module__].FOLLOW_SECONDS = float(sys.argv[2])  # type: ignore[attr-defined]
     find = lambda name: FileLog(home / name, event_time="ts", fsync=False)  # noqa: E731
-    server = LogServer("127.0.0.1:0", token=TOKEN, find=find)
+    server = LogServer("127.0.0.1:0", credential=ZONE, find=find)
     print(server.port, flush=True)
     signal.pause()
 

@@ -29,8 +29,9 @@ from headwater.core.errors import HeadwaterError, Unavailable
 from headwater.testing import CutLink
 from headwater.testing.link import Direction
 from tests.conformance.conftest import ids, table
-from tests.conformance.log_server import TOKEN
-from tests.faults import PATIENCE, no_descriptors, standing_still, until
+from tests.conftest import SITE, SITE_TEXT, ZONE
+from tests.faults import no_descriptors, standing_still, until
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,7 +50,7 @@ class Zone:
         self.port = int(self.process.stdout.readline())
         self.link = CutLink()
         self.link.lead_to(f"127.0.0.1:{self.port}")
-        self.wire = Wire(self.link.address, Credentials(TOKEN), "E1")
+        self.wire = Wire(self.link.address, Credentials(ZONE.order_token), "E1")
         self._written = 0
 
     def write(self, rows: int = 3) -> None:
@@ -58,7 +59,7 @@ class Zone:
 
     @contextlib.contextmanager
     def relayed(self) -> Iterator[Relay]:
-        connect = lambda: FlightLog(Wire(self.link.address, Credentials(TOKEN), "E1"), "log")  # noqa: E731
+        connect = lambda: FlightLog(Wire(self.link.address, Credentials(ZONE.order_token), "E1"), "log")  # noqa: E731
         pulling = Relay(connect, "log", self.replica, reader="relay@up")
         pulling.start()
         try:
@@ -186,9 +187,9 @@ def test_a_log_server_without_descriptors_refuses_and_goes_on(zone: Zone) -> Non
                 asked.register("another")
             assert "LimitNOFILE" in str(refused.value.hint)
             with pytest.raises(HeadwaterError):  # a new connection is not accepted
-                FlightLog(Wire(zone.link.address, Credentials(TOKEN), "E1"), "log").latest()
+                FlightLog(Wire(zone.link.address, Credentials(ZONE.order_token), "E1"), "log").latest()
         assert asked.register("another") >= 0
-        assert FlightLog(Wire(zone.link.address, Credentials(TOKEN), "E1"), "log").latest() == 2
+        assert FlightLog(Wire(zone.link.address, Credentials(ZONE.order_token), "E1"), "log").latest() == 2
         until(zone.arrived)
     zone.check()
 
@@ -227,10 +228,10 @@ def test_a_relay_without_descriptors_goes_on(zone: Zone) -> None:
 
 def test_an_agent_that_hangs_delays_no_request_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is to be told another agent's new address; whoever asks for that agent does not wait for it."""
-    monkeypatch.setenv("HEADWATER_TOKEN", TOKEN)
+    monkeypatch.setenv("HEADWATER_TOKEN", SITE_TEXT)
     monkeypatch.setattr(Wire.ask, "__kwdefaults__", {"seconds": 10 * PATIENCE})
     told: list[dict[str, str]] = []
-    report = {"progress": {}, "units": {}, "reads": ["E1"]}
+    report = {"progress": {}, "units": {}, "reads": [("E1", "f/a@E1")]}
 
     def agent(name: str) -> LogServer:
         actions: dict[str, Action] = {
@@ -238,7 +239,9 @@ def test_an_agent_that_hangs_delays_no_request_to_others(tmp_path: Path, monkeyp
             "peers": lambda body: told.append(body["peers"]),
             "report": lambda body: report,
         }
-        return LogServer("127.0.0.1:0", token=TOKEN, find=lambda log: FileLog(tmp_path / log), actions=actions)
+        return LogServer(
+            "127.0.0.1:0", credential=SITE.of(name), find=lambda log: FileLog(tmp_path / log), actions=actions
+        )
 
     cloud, before, after = agent("C1"), agent("E1"), agent("E1")
     link, agents = CutLink(), Agents(tmp_path)

@@ -27,8 +27,8 @@ from headwater.channels.wire import Credentials, Wire
 from headwater.core.errors import ChannelError, DeploymentError, Unavailable
 from headwater.testing import CutLink
 from tests.conformance.conftest import TS, ids, spec_of, table
-
-PATIENCE = 60.0
+from tests.conftest import ZONE
+from tests.patience import PATIENCE
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -77,10 +77,10 @@ def zones(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterato
         return
     log = FileLog(tmp_path / "log", event_time="ts", fsync=False)
     log.create()
-    server = LogServer("127.0.0.1:0", token="secret", find=lambda name: FileLog(tmp_path / name))
+    server = LogServer("127.0.0.1:0", credential=ZONE, find=lambda name: FileLog(tmp_path / name))
     link = CutLink()
     link.lead_to(f"127.0.0.1:{server.port}")
-    connect = lambda: FlightLog(Wire(link.address, Credentials("secret")), "log")  # noqa: E731
+    connect = lambda: FlightLog(Wire(link.address, Credentials(ZONE.order_token)), "log")  # noqa: E731
     yield Zones(log, connect, replica, link)
     link.close()
     server.shutdown()
@@ -290,21 +290,21 @@ def test_tls_and_tokens(tmp_path: Path) -> None:
     ca = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(ca))
     FileLog(tmp_path / "log").create()
-    server = LogServer("localhost:0", token="secret", find=lambda name: FileLog(tmp_path / name), tls=pair)
+    server = LogServer("localhost:0", credential=ZONE, find=lambda name: FileLog(tmp_path / name), tls=pair)
     address = f"grpc+tls://localhost:{server.port}"
     try:
-        trusted = FlightLog(Wire(address, Credentials("secret", ca)), "log")
+        trusted = FlightLog(Wire(address, Credentials(ZONE.order_token, ca)), "log")
         assert trusted.append(table([1]), epoch=1, batch=0)
         assert ids(trusted) == [1]
         with pytest.raises(DeploymentError, match="refuses the token"):
             FlightLog(Wire(address, Credentials("wrong", ca)), "log").latest()
         with pytest.raises(Unavailable):  # without encryption, or without trust, there is no exchange at all
-            FlightLog(Wire(f"localhost:{server.port}", Credentials("secret")), "log").latest()
+            FlightLog(Wire(f"localhost:{server.port}", Credentials(ZONE.order_token)), "log").latest()
         with pytest.raises(Unavailable):
-            FlightLog(Wire(address, Credentials("secret")), "log").latest()
+            FlightLog(Wire(address, Credentials(ZONE.order_token)), "log").latest()
     finally:
         server.shutdown()
-    assert "secret" not in repr(Credentials("secret", ca))
+    assert ZONE.order_token not in repr(Credentials(ZONE.order_token, ca)) and ZONE.text not in repr(ZONE)
 
 
 @pytest.mark.parametrize(
@@ -321,9 +321,9 @@ def test_bad_requests_are_refused(tmp_path: Path, action: str, body: bytes, mess
     import pyarrow.flight as flight
 
     FileLog(tmp_path / "log").create()
-    server = LogServer("127.0.0.1:0", token="secret", find=lambda name: FileLog(tmp_path / name))
+    server = LogServer("127.0.0.1:0", credential=ZONE, find=lambda name: FileLog(tmp_path / name))
     try:
-        wire = Wire(f"127.0.0.1:{server.port}", Credentials("secret"))
+        wire = Wire(f"127.0.0.1:{server.port}", Credentials(ZONE.order_token))
         with pytest.raises(ChannelError, match=message), wire.reading():
             list(wire._client.do_action(flight.Action(action, body), wire._call(5)))
     finally:

@@ -120,8 +120,12 @@ def test_the_spark_that_rewrites_state_refuses_strangers_too(rewriter: tuple[int
     pid, gateway = rewriter
     ports = listening([pid])
     assert all(map(is_loopback, ports.values())) and ports.keys() >= set(gateway)
-    assert not exchange(gateway[0], b"c\nj\njava.lang.System\ne\n").startswith(b"!y"), "the form of a success"
-    of_driver = ports.keys() - set(gateway)
+    for port in gateway:
+        assert exchange(port, b"c\nj\njava.lang.System\ne\n")[:2] in (b"", b"!x"), "closed, or an error"
+    of_python = listening([pid], descendants=False).keys()
+    for port in of_python - set(gateway):  # the server of accumulators
+        assert exchange(port, b"c" * 64) == b""
+    of_driver = ports.keys() - of_python - set(gateway)
     assert of_driver
     for port in of_driver:
         assert b"Unknown challenge message" in told(port)

@@ -16,12 +16,13 @@ import pytest
 import headwater as hw
 from headwater.agent.agents import running_agent
 from headwater.app import deadletters, deployments
-from headwater.channels.wire import TOKEN_ENV
+from headwater.channels.credential import TOKEN_ENV
 from headwater.continuum.model import Continuum
 from headwater.plan.build import build
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
-from tests.deployments.controllers import PATIENCE, apply, running, sink_rows
+from tests.deployments.controllers import apply, running, sink_rows
+from tests.patience import PATIENCE
 
 CONTINUUM = Continuum.from_text("""
 name: one
@@ -69,7 +70,7 @@ def until(found: Any, what: str) -> Any:
 def test_a_corrected_record_is_in_the_sink_once(
     endpoint: LocalEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(TOKEN_ENV, "a-token-for-tests")
+    monkeypatch.setenv(TOKEN_ENV, "a-site-secret-for-the-tests")
     place, order, store = tmp_path.resolve(), tmp_path / "kill", str(tmp_path / "store.db")
     files = place / "in/L1"
     files.mkdir(parents=True)

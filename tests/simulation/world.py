@@ -30,9 +30,9 @@ from headwater.agent.agent import Agent
 from headwater.agent.agents import Agents
 from headwater.channels import logserver as logserver_module
 from headwater.channels import relay as relay_module
+from headwater.channels.credential import TOKEN_ENV
 from headwater.channels.filelog import FileLog
 from headwater.channels.logserver import LogService
-from headwater.channels.wire import TOKEN_ENV, Credentials
 from headwater.continuum.model import Continuum
 from headwater.control import controller as controller_module
 from headwater.control import database, tables
@@ -162,7 +162,7 @@ def _simulated(kernel: Kernel, disk: Disk, network: Network) -> Iterator[None]:
     ]
     patches += [(module, name, value) for module, values in PACES.items() for name, value in values.items()]
     former = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
-    os.environ[TOKEN_ENV] = "simulated"
+    os.environ[TOKEN_ENV] = "the-secret-of-a-simulated-site"
     logging.disable(logging.CRITICAL)
     for owner, name, value in patches:
         setattr(owner, name, value)
@@ -246,7 +246,7 @@ class World:
             endpoint: Any = SimulatedEndpoint(self.sparks[node], directory / "spark")
             sparks = Sparks(directory / "spark", given=endpoint)
             settings = UnitSettings(state_store=str(self.root / "hosts" / "world" / "state"), measure=False)
-            agent = Agent(node, directory, Credentials("simulated"), sparks, settings, idle=1e9)
+            agent = Agent(node, directory, sparks, settings, idle=1e9)
             service = LogService(agent.find_log, agent.actions())
             agent.begin()
             self.agents[node] = agent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import pytest
 
 from headwater.continuum.model import Continuum
 from headwater.core.errors import Unavailable
-from headwater.spark import sparks
 from headwater.spark.endpoint import LOG, LocalEndpoint
 from headwater.spark.sparks import Sparks
 
@@ -68,7 +68,7 @@ class Dying:
 
 def test_a_spark_that_ends_again_and_again_is_started_ever_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now, spark = [1000.0], Dying()
-    monkeypatch.setattr(sparks.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     node = Sparks(Path("spark"), given=spark)  # type: ignore[arg-type]
     node.of(NODE)
     assert node.revive() is None and node.ending == ""

@@ -10,7 +10,6 @@ import pytest
 
 import headwater as hw
 from headwater.agent.agent import Agent
-from headwater.channels.wire import Credentials
 from headwater.connectors.permitted import AgentPermissions, PermittedPaths, check_unit, own_paths
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError, HeadwaterError, RuntimeFailure
@@ -328,7 +327,6 @@ def test_an_agent_refuses_whatever_the_controller_sends(
     agent = Agent(
         "E1",
         home,
-        Credentials("t"),
         Sparks(home / "spark"),
         permissions=Permissions(read=(f"{place}/in",)),
     )
