@@ -57,6 +57,8 @@ SCHEMES = frozenset(
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _SERVER = re.compile(r"(?:[A-Za-z_]+://)?(\[[0-9A-Fa-f:.]+\]|[^:\s]+)(?::(\d+))?")
 _DEFAULT_PORTS = {"kafka": 9092, "sc": 15002, "spark": 7077}
+_OWN_VARIABLES = ("HEADWATER_SECRETS_DIR", "HEADWATER_TOKEN_FILE", "HEADWATER_TRIAL_TOKEN_FILE")
+"""Environment variables with paths of secrets and tokens."""
 _OPTION: Mapping[Kind, str] = {
     "read": "--allow-read",
     "write": "--allow-write",
@@ -319,6 +321,5 @@ def own_paths(directory: Path, state_store: str | None, more: Iterable[Path] = (
     found = [directory, Path.home() / ".headwater", Path(".headwater").absolute(), *more]
     if state_store is not None and "://" not in state_store:
         found.append(Path(state_store))
-    if (secrets := os.environ.get("HEADWATER_SECRETS_DIR")) is not None:
-        found.append(Path(secrets))
+    found += [Path(os.environ[name]) for name in _OWN_VARIABLES if os.environ.get(name)]
     return tuple(dict.fromkeys(os.path.realpath(path) for path in found))
