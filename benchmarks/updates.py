@@ -101,7 +101,19 @@ class World:
         if name == "controller":
             command += ["up", "--listen", "none", "--store", self.store]
         else:
-            command += ["zone", name, "--dir", str(self.place / name), "--quick"]
+            command += [
+                "zone",
+                name,
+                "--dir",
+                str(self.place / name),
+                "--quick",
+                "--allow-read",
+                "*",
+                "--allow-write",
+                "*",
+                "--allow-connect",
+                "*",
+            ]
             command += ["--listen", f"127.0.0.1:{self._ports[name]}"]
         with (self.place / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(

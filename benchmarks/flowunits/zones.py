@@ -67,7 +67,20 @@ class Zones:
         for edge in EDGES:
             (self._hosts.directory(edge) / "events").mkdir(exist_ok=True)
         for zone, address in self.addresses.items():
-            argv = ["zone", zone, "--dir", str(self._agent(zone)), "--listen", address]
+            argv = [
+                "zone",
+                zone,
+                "--dir",
+                str(self._agent(zone)),
+                "--listen",
+                address,
+                "--allow-read",
+                "*",
+                "--allow-write",
+                "*",
+                "--allow-connect",
+                "*",
+            ]
             self._headwater(zone, "agent", [*argv, "--cores", str(CORES[zone]), *SPARK])
         self._await_agents()
         cloud = self._hosts.directory(CLOUD)

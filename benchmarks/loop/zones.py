@@ -73,7 +73,20 @@ class Zones:
     def begin(self) -> None:
         """Start agents and controller."""
         for zone, address in self.addresses.items():
-            words = ["zone", zone, "--dir", str(self._agent(zone)), "--listen", address]
+            words = [
+                "zone",
+                zone,
+                "--dir",
+                str(self._agent(zone)),
+                "--listen",
+                address,
+                "--allow-read",
+                "*",
+                "--allow-write",
+                "*",
+                "--allow-connect",
+                "*",
+            ]
             words += ["--memory", _HEAP, "--trigger", _TRIGGER, "--state-store", str(self.place / "state")]
             words += [] if self._pinned else ["--quick"]
             self._start(zone, zone, words)

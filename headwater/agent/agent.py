@@ -26,7 +26,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,11 @@ from headwater.agent.warmup import warm_up
 from headwater.channels.filelog import FileLog
 from headwater.channels.wire import PROTOCOL, Action
 from headwater.connectors.deadletters import read_dead_letters
+from headwater.connectors.permitted import AgentPermissions, own_paths
 from headwater.connectors.replaying import read_wanted, replay, sources_of
 from headwater.core.errors import ChannelError, DeploymentError, HeadwaterError, SpecUnknown
 from headwater.core.jsonform import dump, load
+from headwater.core.permissions import OPEN, Permissions
 from headwater.core.requirement import Capabilities
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.settings import UnitSettings
@@ -65,7 +67,8 @@ class Agent:
 
     ``offers``: the capabilities of its host; None where it accepts every requirement of the plan. ``share``: it acts
     for all nodes, whose channels are in one directory. ``idle``: seconds without a unit after which its Spark ends; the
-    next unit starts it again.
+    next unit starts it again. ``permissions``: the resources that dataflows may use; ``reserved``: paths beside its
+    directory that they may not.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class Agent:
         offers: Capabilities | None = None,
         share: bool = False,
         idle: float = IDLE_SECONDS,
+        permissions: Permissions = OPEN,
+        reserved: Sequence[Path] = (),
     ) -> None:
         self.node = node
         self.directory = directory.resolve()
@@ -85,6 +90,8 @@ class Agent:
         self._share = share
         self._sparks = sparks
         self._settings = settings or UnitSettings()
+        own = own_paths(self.directory, self._settings.state_store, reserved)
+        self._permissions = AgentPermissions(own=permissions, reserved=own)
         self._lock = threading.RLock()
         self._life = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._stopping = threading.Event()
@@ -239,6 +246,7 @@ class Agent:
 
     def _warm_up(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Run a unit on a sample, with the sources' current state if it takes over any."""
+        deployed.permit(spec)
         transferred = self._transfer(body) if body.get("transfer") is not None else None
         with deployed.acting(spec) as units:
             dressed = statetransfer.dress(units, spec, *transferred, self._state_store()) if transferred else None
@@ -261,6 +269,8 @@ class Agent:
         deployed, force = self._named(body), body.get("force") is True
         find = sources_of(deployed.in_force(), deployed.layout)
         found = replay(deployed.layout.all_dead_letters, wanted, find, force=force)
+        with self._ordered(), reaching_spark(self.node):
+            deployed.read_replayed()
         return [dump(replace(one, zone=self.node)) for one in found]
 
     def _preflight(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
@@ -365,6 +375,7 @@ class Agent:
                     self._settings,
                     self._hosts,
                     share=self._share,
+                    permissions=self._permissions,
                 )
             return self._deployed[name]
 

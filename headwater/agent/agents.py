@@ -46,6 +46,8 @@ STARTING = "starting.pid"
 START_SECONDS = 30.0
 STOP_SECONDS = 60.0
 
+_OWN = ("zones", "state", "starters", "token", "headwater.db", "headwater.db-wal", "headwater.db-shm")
+"""Headwater's own files below the directory of this machine's agents."""
 
 Ask = Callable[[str, Mapping[str, Any], float], Any]
 """Sends a request to an agent: name, body, timeout in seconds; returns the answer."""
@@ -318,7 +320,7 @@ class Agents:
         command = [sys.executable, "-m", "headwater", "zone", zone, "--stand-in", "--dir", str(directory)]
         with (directory / "agent.log").open("ab") as log:
             process = subprocess.Popen(
-                [*command, "--listen", listen, *self._options],
+                [*command, "--listen", listen, *self._own_permissions(), *self._options],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -339,6 +341,13 @@ class Agents:
             where=str(directory / "agent.log"),
             hint="read its log",
         )
+
+    def _own_permissions(self) -> Iterator[str]:
+        """Yield the options that let dataflows use what this machine's user may, except for Headwater's own files."""
+        for option in ("--allow-read", "--allow-write", "--allow-connect", "--allow-secret"):
+            yield from (option, "*")
+        for name in _OWN:
+            yield from ("--keep-from", str(self.home / name))
 
     def end(self) -> list[str]:
         """End all that runs below ``home``; return the names of the nodes that had an agent or a Spark.

@@ -23,9 +23,11 @@ from headwater.channels.filelog import FileLog
 from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
+from headwater.connectors.permitted import AgentPermissions, check_unit
 from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
+from headwater.dataflow.sinks import FileSink
 from headwater.disk.checkpoint import (
     advances_watermark,
     begin_run,
@@ -34,12 +36,13 @@ from headwater.disk.checkpoint import (
     positions,
 )
 from headwater.disk.durable import is_fresh, read_note, write_atomically
-from headwater.disk.layout import Layout
+from headwater.disk.layout import REPLAYED, Layout, sink_directory
 from headwater.disk.settings import UnitSettings
 from headwater.disk.syncing import sync_checkpoint
 from headwater.plan.content import is_stateful, source_locations
 from headwater.plan.model import Channel, Unit
 from headwater.plan.spec import UnitSpec
+from headwater.query.checkedfiles import CheckedFiles
 from headwater.query.counting import Tally
 from headwater.query.failure import failure_of, in_zone
 from headwater.query.query import Running, reaching_spark, running_query
@@ -50,6 +53,7 @@ from headwater.query.unit import (
     CompiledUnit,
     UnitCompiler,
     lift_file,
+    replayed_of,
     tracking_of,
 )
 from headwater.query.writer import sink_config
@@ -70,6 +74,8 @@ class Work:
     running: Running | None = None
     controlled: bool = False
     """Whether its control directory must tell it the end of its input."""
+    replayed: frozenset[str] = frozenset()
+    """The sources whose replayed records the query reads."""
     finished: bool = False
     rows_before: int = 0
     late_before: int = 0
@@ -110,7 +116,8 @@ class Units:
     """Prepare, start, watch and stop units.
 
     Other nodes read its channels through their own relays, unless all nodes ``share`` the directory. Without
-    ``receives`` no MQTT broker is contacted: only stored messages are read.
+    ``receives`` no MQTT broker is contacted: only stored messages are read. ``permissions``: those of the
+    agent; None for units of a warm-up, whose files are Headwater's.
     """
 
     def __init__(
@@ -121,12 +128,14 @@ class Units:
         *,
         share: bool = False,
         receives: bool = True,
+        permissions: AgentPermissions | None = None,
     ) -> None:
         self.layout = layout
         self.endpoint = endpoint
         self.settings = settings
         self._share = share
         self._receives = receives
+        self._permissions = permissions
         self._generation = endpoint.generation
         self._losing = threading.Lock()
         self._work: dict[str, Work] = {}
@@ -302,7 +311,7 @@ class Units:
         if adopted:
             return
         compiled = self._compiled(spec)
-        work.controlled = compiled.controlled
+        work.controlled, work.replayed = compiled.controlled, compiled.replayed
         checkpoint = self.layout.checkpoint(spec.unit)
         try:
             resume(spec, checkpoint, compiled.sink_writers, partial(self.log, spec))
@@ -311,12 +320,14 @@ class Units:
             raise
         passed = committed_watermark(checkpoint)
         name, trigger = query_name(spec), self.settings.trigger
+        checked = self._checked_files(spec)
         if compiled.spark_sink is not None:
             from headwater.connectors.jdbc import start_sink
 
             query = start_sink(
                 compiled.spark_sink,
                 compiled.frame,
+                check=checked.check_batch if checked is not None else None,
                 checkpoint=checkpoint,
                 sync=self.settings.channel.fsync,
                 query_name=name,
@@ -327,7 +338,9 @@ class Units:
             tracking = tracking_of(spec, self.layout)
             run = begin_run(checkpoint)
             synced = checkpoint if self.settings.channel.fsync else None
-            config = sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run, synced)
+            config = sink_config(
+                spec.unit.epoch, compiled.sink_writers, tracking, run, checkpoint=synced, checked=checked
+            )
             writer = writer.option("config", config)
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
@@ -335,6 +348,14 @@ class Units:
         work.running = Running(query, scans=compiled.scans, tally=tally, passed=passed, explain=explain)
         self._save(work)
         work.running.wait_until_ready()
+
+    def _checked_files(self, spec: UnitSpec) -> CheckedFiles | None:
+        """Return the check of a query's files; raise the error of a resource that the unit may not use."""
+        if self._permissions is None:
+            return None
+        paths = check_unit(spec, self._permissions).with_own(self.layout.root / REPLAYED)
+        written = (sink_directory(o.path, spec.unit) for o in spec.flow.operators if isinstance(o, FileSink))
+        return CheckedFiles(self.layout.checkpoint(spec.unit), paths, tuple(written))
 
     def adopt(self, spec: UnitSpec) -> None:
         """Add a unit whose query an earlier agent has left running, if there is one, so that it can be stopped."""
@@ -356,10 +377,17 @@ class Units:
             query.stop()  # an older query that was to be stopped
             return False
         work.controlled = bool(saved.get("controlled"))
+        work.replayed = frozenset(saved.get("replayed", ()))
         # An idle query may make no further batch that would show its positions.
         reached = positions(self.layout.checkpoint(work.unit))
         work.running = Running.resumed(query, saved, self._explain(work.spec), reached=reached)
         return True
+
+    def misses_replayed(self, work: Work) -> bool:
+        """Return whether a running query was started before the first record was replayed to one of its sources."""
+        found = (o for o in work.spec.flow.operators if isinstance(o, sources.Source))
+        there = {o.id for o in found if replayed_of(self.layout, o) is not None}
+        return work.running is not None and not work.finished and not there <= work.replayed
 
     def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:
         """End a unit's query at a batch boundary and store its totals; see ``Running.stop``."""
@@ -601,6 +629,7 @@ class Units:
             "finished": work.finished,
             "runs": _runs(work.unit),
             "controlled": work.controlled,
+            "replayed": sorted(work.replayed),
             **work.running.note(),
         }
         write_atomically(self.layout.state(work.unit), json.dumps(state))

@@ -231,6 +231,7 @@ def up(
         *(("--quick",) if quick else ()),
         *(("--packages", ",".join(spark.packages)) if spark.packages else ()),
         *(text for key, value in spark.conf for text in ("--conf", f"{key}={value}")),
+        *(text for file in _files_of(store) for text in ("--keep-from", file)),
     )
     stop = stopped_by_signals()
 
@@ -243,6 +244,14 @@ def up(
     with served(listen, metrics, store, home, say=tell, trust_code=trust_code, zones=zones):
         deployments.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
     tell("stopped; all units keep running")
+
+
+def _files_of(store: str | None) -> tuple[str, ...]:
+    """Return the files of a store on this machine."""
+    if store is None or "://" in store:
+        return ()
+    path = str(Path(store).absolute())
+    return (path, f"{path}-wal", f"{path}-shm", f"{path}-journal")
 
 
 def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:

@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from headwater.continuum.access import access_of
 from headwater.continuum.broker import Broker, ChannelKind, broker_of, channels_of, check_reach
 from headwater.continuum.sparksettings import SparkSettings, settings_of
 from headwater.continuum.yamltree import Fields, Items, Leaf, Problems, YamlNode
+from headwater.core.permissions import Permissions
 from headwater.core.quantity import QuantityError, parse_bandwidth, parse_duration
 from headwater.core.requirement import ATTRIBUTE, Capabilities, offered
 from headwater.core.text import shown
@@ -64,6 +66,7 @@ class ZoneDraft:
     spark_settings: SparkSettings = field(default_factory=SparkSettings)
     broker: Broker | None = None
     channels: ChannelKind | None = None
+    access: Permissions | None = None
 
     @property
     def parent_name(self) -> str | None:
@@ -167,7 +170,7 @@ class _Declarations:
             # Its place in the tree is unknown: neither root nor child.
             zone.has_parent = True
             return zone
-        known = ("layer", "parent", "locations", "link", "hosts", "broker", "channels", "at", "spark")
+        known = ("layer", "parent", "locations", "link", "hosts", "broker", "channels", "at", "spark", "access")
         fields = self._known(node, known, of=of)
         zone.at = self._address(fields.get("at"), f"at of {of}", _AT, "at: 10.0.0.7:7070")
         self._spark(zone, fields.get("spark"))
@@ -176,6 +179,7 @@ class _Declarations:
         self._locations(zone, fields.get("locations"))
         self._link(zone, fields.get("link"))
         zone.broker = broker_of(fields.get("broker"), of=of, problems=self._problems)
+        zone.access = access_of(fields.get("access"), of=of, problems=self._problems)
         zone.channels = channels_of(fields.get("channels"), of=of, problems=self._problems)
         for host, node_of_host in self._entries(fields.get("hosts"), f"hosts of {of}", "{vm1: {n_cpu: 4}}"):
             self._host(zone, host, node_of_host)

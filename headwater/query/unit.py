@@ -70,6 +70,8 @@ class CompiledUnit:
     """How often it reads each of its sources."""
     counting: Counting
     """Counters of its operators' rows."""
+    replayed: frozenset[str]
+    """The sources whose replayed records it reads."""
 
 
 def lift_file(input_: WatermarkInput, lift: int | str) -> str:
@@ -92,6 +94,12 @@ def names_of_source(spec: UnitSpec, source: sources.Source) -> dict[str, str]:
     here = spec.unit.locations
     places = here if source.per_location else here[:1]
     return {place: source_name(f"s_{spec.tags[source.id]}_{place}") for place in places}
+
+
+def replayed_of(layout: Layout, source: sources.Source) -> Path | None:
+    """Return the directory of a file source's replayed records, if a record was ever replayed here."""
+    directory = layout.replayed(source.id)
+    return directory if isinstance(source, sources.FileSource) and directory.is_dir() else None
 
 
 def apart(again: str) -> str:
@@ -121,6 +129,7 @@ class UnitCompiler:
         self._parallelism = parallelism
         self._controlled = False
         self._reads: Counter[str] = Counter()
+        self._replayed: set[str] = set()
         self._measure = measure
         self._counting = Counting()
         self._late: set[str] = set()
@@ -139,7 +148,8 @@ class UnitCompiler:
             frame, sink_writers, sink = *self._routed(), None
             self._counting.outputs = list(outputs)
         counting = self._counting if self._measure else Counting(inputs=self._counting.inputs)
-        return CompiledUnit(frame, tuple(sink_writers), sink, self._controlled, self._scans(), counting)
+        replayed = frozenset(self._replayed)
+        return CompiledUnit(frame, tuple(sink_writers), sink, self._controlled, self._scans(), counting, replayed)
 
     def _scans_of_pass(self) -> set[str]:
         return set(self._served.scans) if self._served is not None else set()
@@ -275,7 +285,15 @@ class UnitCompiler:
             name += apart(again)
             counts = not again and source.id not in self._points
             self._counting.reads.append(Read(source.id, location, counts))
-            yield location, source_frame(self._spark, source, location, name=name, spool=spool, synced=self._synced())
+            replayed = replayed_of(self._layout, source)
+            if replayed is not None:
+                self._replayed.add(source.id)
+                self._counting.reads.append(Read(source.id, location, counts, replayed=True))
+            synced = self._synced()
+            frame = source_frame(
+                self._spark, source, location, name=name, spool=spool, synced=synced, replayed=replayed
+            )
+            yield location, frame
 
     def _read_parts(self, source: sources.Source) -> Iterator[DataFrame]:
         """Yield the well-formed records of a source at each location."""

@@ -8,7 +8,8 @@ Option ``config`` of ``headwater_sink``::
 
 ``tracking`` is the JSON form of LatencyTracking. ``run`` is the result of
 ``checkpoint.begin_run``: without it a batch cannot be taken back. ``checkpoint`` is the directory that is synced
-before a batch is published: without it a power cut may lose rows. All three may be left out.
+before a batch is published: without it a power cut may lose rows. ``checked`` is the JSON form of CheckedFiles. All
+four may be left out.
 
 With one sink writer the frame's columns are the output's. With several the frame is ``__out`` (the
 tag) and one struct column ``o<tag>`` per sink writer, so that one query feeds them all.
@@ -29,6 +30,7 @@ from headwater.connectors.writers import DEAD_LETTERS, SinkWriter, SinkWriterTas
 from headwater.core.errors import ChannelError, RuntimeFailure
 from headwater.disk.checkpoint import begin_to_publish
 from headwater.disk.syncing import sync_checkpoint
+from headwater.query.checkedfiles import CheckedFiles
 from headwater.query.ingest import IngestTimes
 from headwater.query.latency import LatencyTracking
 
@@ -50,13 +52,18 @@ def sink_config(
     sink_writers: Sequence[Mapping[str, Any]],
     tracking: LatencyTracking,
     run: str | None = None,
+    *,
     checkpoint: Path | None = None,
+    checked: CheckedFiles | None = None,
 ) -> str:
     """Write option ``config``."""
     if not sink_writers:
         raise RuntimeFailure("a unit without outputs", where="sink", hint="report this as a defect")
     config = {"epoch": epoch, "sink_writers": list(sink_writers), "tracking": tracking.to_data(), "run": run}
-    return json.dumps({**config, "checkpoint": str(checkpoint) if checkpoint else None})
+    config["checkpoint"] = str(checkpoint) if checkpoint else None
+    if checked is not None:
+        config["checked"] = checked.to_data()
+    return json.dumps(config)
 
 
 class HeadwaterSink(DataSource):
@@ -75,6 +82,7 @@ class HeadwaterSink(DataSource):
             tags = [int(spec.get("tag", 0)) for spec in specs]
             tracking = LatencyTracking.from_data(config["tracking"]) if "tracking" in config else None
             run, checkpoint = config.get("run"), config.get("checkpoint")
+            checked = CheckedFiles.from_data(config["checked"]) if "checked" in config else None
         except (KeyError, ValueError, TypeError) as error:
             raise ChannelError(
                 f"not a sink config: {error!r}",
@@ -95,7 +103,8 @@ class HeadwaterSink(DataSource):
                     where=f"sink {SINK_FORMAT}",
                     hint=f"make one struct column o<tag> per sink writer and an int column {TAG}",
                 )
-        return UnitWriter(epoch, dict(zip(tags, specs, strict=True)), tracking, run, checkpoint)
+        writers = dict(zip(tags, specs, strict=True))
+        return UnitWriter(epoch, writers, tracking, run, checkpoint=checkpoint, checked=checked)
 
 
 class SinkMessage(WriterCommitMessage):
@@ -118,8 +127,13 @@ class UnitWriter(DataSourceStreamArrowWriter):
         specs: Mapping[int, Mapping[str, Any]],
         tracking: LatencyTracking | None = None,
         run: str | None = None,
+        *,
         checkpoint: str | None = None,
+        checked: CheckedFiles | None = None,
     ) -> None:
+        self._checked = checked
+        if checked is not None:
+            checked.check_sinks()
         self._epoch = epoch
         self._specs = dict(specs)
         self._tracking = tracking
@@ -153,6 +167,8 @@ class UnitWriter(DataSourceStreamArrowWriter):
 
         Raises ChannelError for a batch that was taken back after its query was stopped.
         """
+        if self._checked is not None:
+            self._checked.check_batch(batchId)
         if self._run is not None:
             begin_to_publish(self._run, batchId)
         if self._checkpoint is not None:  # with the mark: what is published is not planned or taken back again

@@ -35,8 +35,8 @@ from tests.deployments.flows import CONTINUUM, FLOWS, rows
 
 @pytest.fixture
 def token(endpoint: LocalEndpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("ZONE_TOKEN", endpoint.token)
-    yield "ZONE_TOKEN"
+    monkeypatch.setenv("HEADWATER_SECRET_ZONE_TOKEN", endpoint.token)
+    yield "HEADWATER_SECRET_ZONE_TOKEN"
 
 
 def test_a_server_is_found_again_with_its_queries(endpoint: LocalEndpoint, tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_clients_that_are_made_at_the_same_time_know_their_own_tokens(endpoint: 
 def test_what_keeps_from_a_server(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     with pytest.raises(ContinuumError, match="holds a token"):
         RemoteEndpoint("sc://localhost:1/;token=secret", tmp_path, cores=1)
-    with pytest.raises(RuntimeFailure, match="ZONE_UNSET is not set"):
-        RemoteEndpoint("sc://localhost:1/;token_env=ZONE_UNSET", tmp_path, cores=1).session()
+    with pytest.raises(RuntimeFailure, match="HEADWATER_SECRET_UNSET is not set"):
+        RemoteEndpoint("sc://localhost:1/;token_env=HEADWATER_SECRET_UNSET", tmp_path, cores=1).session()
     nobody = RemoteEndpoint("sc://localhost:9/", tmp_path, cores=1)
     assert not nobody.alive
     begun = time.monotonic()

@@ -134,7 +134,22 @@ def agent(place: Path, host: str, offer: str) -> Iterator[str]:
     """Run a host's agent that reports its capabilities; yield its address."""
     directory = place / "far" / host
     directory.mkdir(parents=True)
-    command = [sys.executable, "-m", "headwater", "zone", host, "--dir", str(directory), "--quick"]
+    command = [
+        sys.executable,
+        "-m",
+        "headwater",
+        "zone",
+        host,
+        "--dir",
+        str(directory),
+        "--quick",
+        "--allow-read",
+        "*",
+        "--allow-write",
+        "*",
+        "--allow-connect",
+        "*",
+    ]
     with (place / "far.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--listen", "127.0.0.1:0", "--offer", offer],

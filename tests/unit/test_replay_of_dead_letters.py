@@ -97,8 +97,10 @@ class Zones:
         return [x["id"] for x in read_dead_letters(home)]
 
     def new(self) -> dict[str, str]:
-        found = (self.place / "in").rglob("*replayed*")
-        return {str(f.relative_to(self.place / "in")): f.read_text() for f in found}
+        """Return the files of replayed records of both agents, by the path that they have in the input."""
+        assert not list((self.place / "in").rglob("*replayed*")), "a replay puts nothing into the user's directory"
+        made = [f for f in self.place.glob("E*/deployments/f/replayed-records/**/*replayed-*") if f.is_file()]
+        return {str(f).partition(f"{self.place}/in/")[2]: f.read_text() for f in made}
 
 
 @pytest.fixture
@@ -232,7 +234,8 @@ def test_a_client_gives_what_came_of_it(zones: Zones) -> None:
     (id_,) = zones.malformed("E1", "L1", BAD)
     client = Agents(zones.place).open(zones.plan.continuum.node("E1"))
     (found,) = client.replay("f", [ReplayRequest(id=id_, record=GOOD)], force=False)
-    assert found.outcome == "replayed" and found.target == f"{zones.place}/in/L1/a-replayed-{id_}.csv"
+    own = f"{zones.place}/E1/deployments/f/replayed-records/files_1"
+    assert found.outcome == "replayed" and found.target == f"{own}{zones.place}/in/L1/a-replayed-{id_}.csv"
 
 
 # ---------------------------------------------------------------- the command line
