@@ -89,6 +89,9 @@ LOCAL_AUTH: Mapping[str, str] = {
     "spark.network.crypto.enabled": "true",
     "spark.network.crypto.authEngineVersion": "2",
     "spark.network.crypto.saslFallback": "false",
+    # The default cipher, CTR, loads its classes in the thread that serves a task's class loader, which waits for it:
+    # the first query stood still for 120 s.
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
 }
 """Authentication of a Spark without a cluster; a cluster has a secret of its own, or none."""
 
