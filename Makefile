@@ -29,7 +29,7 @@ demo: setup ## Run the demonstration on this machine
 	@$(WITH_JAVA) $(BIN)/headwater demo
 
 test: test-setup ## Run all tests but the long ones (30 minutes on 2 cores)
-	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit tests/web tests/conformance tests/deployments
+	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit tests/simulation tests/web tests/conformance tests/deployments
 
 test-unit: setup ## Run the unit tests only
 	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit

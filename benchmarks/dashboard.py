@@ -20,7 +20,7 @@ from benchmarks import common
 from headwater.control.store import Store
 from tests import crowd
 from tests.conftest import free_port
-from tests.web.conftest import ARGUMENTS, CHROMIUM, Server
+from tests.web.conftest import ARGUMENTS, CHROMIUM, Server, sign_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Playwright
@@ -70,6 +70,7 @@ def measure(driver: Playwright, place: Path, size: str, repeats: int, updates: i
         plans = crowd.fill(store, zones, dataflows)
         for n in range(repeats):
             with _page(driver, place / f"profile{n}") as page:
+                sign_in(page, server.url)
                 first = _opened(page, server.url, zones)
                 if n or repeats == 1:  # the first visitor of all waits for the server's first snapshot, too
                     cold.append(first)

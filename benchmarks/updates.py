@@ -33,8 +33,9 @@ import pyarrow as pa
 from benchmarks import common
 from headwater.agent.agents import AgentClient
 from headwater.app.loading import load_dataflow
+from headwater.channels.credential import TOKEN_ENV, SiteSecret
 from headwater.channels.flight import FlightLog
-from headwater.channels.wire import TOKEN_ENV, Credentials, Wire
+from headwater.channels.wire import Credentials, Wire
 from headwater.continuum.model import Continuum
 from headwater.control.store import StoreReader
 from headwater.core.errors import HeadwaterError
@@ -100,7 +101,19 @@ class World:
         if name == "controller":
             command += ["up", "--listen", "none", "--store", self.store]
         else:
-            command += ["zone", name, "--dir", str(self.place / name), "--quick"]
+            command += [
+                "zone",
+                name,
+                "--dir",
+                str(self.place / name),
+                "--quick",
+                "--allow-read",
+                "*",
+                "--allow-write",
+                "*",
+                "--allow-connect",
+                "*",
+            ]
             command += ["--listen", f"127.0.0.1:{self._ports[name]}"]
         with (self.place / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
@@ -115,7 +128,9 @@ class World:
 
     def wire(self, zone: str) -> Wire:
         """Return a direct connection to a zone, which a cut link does not interrupt."""
-        return Wire(f"127.0.0.1:{self._ports[zone]}", Credentials(self.environment[TOKEN_ENV]))
+        return Wire(
+            f"127.0.0.1:{self._ports[zone]}", Credentials(SiteSecret.read(self.environment).of(zone).order_token)
+        )
 
     def client(self, zone: str) -> AgentClient:
         """Return a client of a zone, over such a connection."""

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import random
+import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headwater.channels.credential import SiteSecret
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headwater.spark.broker import LocalBroker
     from headwater.spark.endpoint import LocalEndpoint
+
+SITE_TEXT = "the-site-secret-of-all-tests"
+SITE = SiteSecret((SITE_TEXT,))
+ZONE = SITE.of("E1")
+"""The credential of the agent or log server of a test."""
+# Servers in trial mode, also those in processes of their own, keep their token here and not in the user's home.
+_TRIAL = tempfile.mkdtemp(prefix="headwater-trial-")
+atexit.register(shutil.rmtree, _TRIAL, ignore_errors=True)
+os.environ["HEADWATER_TRIAL_TOKEN_FILE"] = f"{_TRIAL}/web-token"
+
+# Servers in trial mode, also those in processes of their own, keep their token here and not in the user's home.
+_TRIAL = tempfile.mkdtemp(prefix="headwater-trial-")
+atexit.register(shutil.rmtree, _TRIAL, ignore_errors=True)
+os.environ["HEADWATER_TRIAL_TOKEN_FILE"] = f"{_TRIAL}/web-token"
 
 CONF = {"spark.sql.shuffle.partitions": "1"}
 

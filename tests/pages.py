@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scripts.check_docs import FENCE
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -74,13 +75,13 @@ def blocks(page: Path) -> Iterator[Block]:
         yield last
 
 
-def run(pages: Sequence[Path], place: Path, *, having: Collection[str] = (), seconds: float = 540) -> None:
+def run(pages: Sequence[Path], place: Path, *, having: Collection[str] = (), seconds: float = PATIENCE) -> None:
     """Run the blocks of pages in a directory; raise AssertionError with page and line for a failure."""
     found = [b for page in pages for b in blocks(page) if not b.needs or b.needs in having]
     run_blocks([b for b in found if b.file or b.language == "sh"], place, seconds=seconds)
 
 
-def run_blocks(todo: Sequence[Block], place: Path, *, seconds: float = 60) -> None:
+def run_blocks(todo: Sequence[Block], place: Path, *, seconds: float = PATIENCE) -> None:
     """Run blocks in a directory, one after the other."""
     stage = place / ".stage"
     stage.mkdir(parents=True)

@@ -22,7 +22,7 @@ from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGGER, Burst, continuum_text
 from benchmarks.netlab import Lab
 from headwater.agent.agents import running_agent
-from headwater.channels.wire import TOKEN_ENV
+from headwater.channels.credential import TOKEN_ENV
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.graph import Dataflow
 from headwater.spark.endpoint import end_stale
@@ -67,7 +67,20 @@ class Zones:
         for edge in EDGES:
             (self._hosts.directory(edge) / "events").mkdir(exist_ok=True)
         for zone, address in self.addresses.items():
-            argv = ["zone", zone, "--dir", str(self._agent(zone)), "--listen", address]
+            argv = [
+                "zone",
+                zone,
+                "--dir",
+                str(self._agent(zone)),
+                "--listen",
+                address,
+                "--allow-read",
+                "*",
+                "--allow-write",
+                "*",
+                "--allow-connect",
+                "*",
+            ]
             self._headwater(zone, "agent", [*argv, "--cores", str(CORES[zone]), *SPARK])
         self._await_agents()
         cloud = self._hosts.directory(CLOUD)

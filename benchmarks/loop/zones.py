@@ -14,7 +14,7 @@ from benchmarks.common import ROOT
 from benchmarks.netlab import Lab
 from headwater.agent.agents import running_agent
 from headwater.app import observe
-from headwater.channels.wire import TOKEN_ENV
+from headwater.channels.credential import TOKEN_ENV
 from headwater.continuum.model import Continuum
 from headwater.core.errors import RuntimeFailure
 from headwater.spark.endpoint import end_stale, find_java
@@ -73,7 +73,20 @@ class Zones:
     def begin(self) -> None:
         """Start agents and controller."""
         for zone, address in self.addresses.items():
-            words = ["zone", zone, "--dir", str(self._agent(zone)), "--listen", address]
+            words = [
+                "zone",
+                zone,
+                "--dir",
+                str(self._agent(zone)),
+                "--listen",
+                address,
+                "--allow-read",
+                "*",
+                "--allow-write",
+                "*",
+                "--allow-connect",
+                "*",
+            ]
             words += ["--memory", _HEAP, "--trigger", _TRIGGER, "--state-store", str(self.place / "state")]
             words += [] if self._pinned else ["--quick"]
             self._start(zone, zone, words)

@@ -7,6 +7,7 @@ Directory of an agent::
 
     agent.json                       its address and process, for this machine's eyes
     peers.json                       where other nodes' agents are
+    grants.json                      tokens for their channels that units here read
     terms.json                       the newest term of each store that has given orders
     spark/<host>/                    its Spark
     deployments/<name>/              channels, checkpoints, sinks (see layout.py)
@@ -25,7 +26,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,13 @@ from headwater.agent import statetransfer
 from headwater.agent.tasks import NodeTasks
 from headwater.agent.warmup import warm_up
 from headwater.channels.filelog import FileLog
-from headwater.channels.wire import PROTOCOL, Action, Credentials
+from headwater.channels.wire import PROTOCOL, Action
 from headwater.connectors.deadletters import read_dead_letters
+from headwater.connectors.permitted import AgentPermissions, own_paths
 from headwater.connectors.replaying import read_wanted, replay, sources_of
 from headwater.core.errors import ChannelError, DeploymentError, HeadwaterError, SpecUnknown
 from headwater.core.jsonform import dump, load
+from headwater.core.permissions import OPEN, Permissions
 from headwater.core.requirement import Capabilities
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.settings import UnitSettings
@@ -64,28 +67,31 @@ class Agent:
 
     ``offers``: the capabilities of its host; None where it accepts every requirement of the plan. ``share``: it acts
     for all nodes, whose channels are in one directory. ``idle``: seconds without a unit after which its Spark ends; the
-    next unit starts it again.
+    next unit starts it again. ``permissions``: the resources that dataflows may use; ``reserved``: paths beside its
+    directory that they may not.
     """
 
     def __init__(
         self,
         node: str,
         directory: Path,
-        credentials: Credentials,
         sparks: Sparks,
         settings: UnitSettings | None = None,
         *,
         offers: Capabilities | None = None,
         share: bool = False,
         idle: float = IDLE_SECONDS,
+        permissions: Permissions = OPEN,
+        reserved: Sequence[Path] = (),
     ) -> None:
         self.node = node
         self.directory = directory.resolve()
         self.offers = offers
         self._share = share
-        self._credentials = credentials
         self._sparks = sparks
         self._settings = settings or UnitSettings()
+        own = own_paths(self.directory, self._settings.state_store, reserved)
+        self._permissions = AgentPermissions(own=permissions, reserved=own)
         self._lock = threading.RLock()
         self._life = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._stopping = threading.Event()
@@ -98,6 +104,8 @@ class Agent:
         self._deployed: dict[str, NodeTasks] = {}
         self._hosts = HostMeter(sparks)
         self._peers: dict[str, str] = read_note(self.directory / "peers.json")
+        self._grants: dict[str, str] = read_note(self.directory / "grants.json")
+        self._meeting = threading.Lock()
         self._fencing = threading.Lock()
         self._fence = Fence(read_note(self.directory / "terms.json"), self._keep_terms)
         self._guard = threading.Thread(target=self._watch, name="guard", daemon=True)
@@ -176,11 +184,13 @@ class Agent:
         }
 
     def _meet(self, body: Mapping[str, Any]) -> None:
-        """Store the addresses of other nodes' agents."""
-        peers = {str(k): str(v) for k, v in dict(body.get("peers") or {}).items()}
-        if any(self._peers.get(zone) != address for zone, address in peers.items()):
-            self._peers |= peers
-            write_atomically(self.directory / "peers.json", json.dumps(self._peers))
+        """Store the addresses of other nodes' agents, and grants for their channels."""
+        with self._meeting:
+            for known, kind in ((self._peers, "peers"), (self._grants, "grants")):
+                given = {str(k): str(v) for k, v in dict(body.get(kind) or {}).items()}
+                if any(known.get(name) != value for name, value in given.items()):
+                    known |= given
+                    write_atomically(self.directory / f"{kind}.json", json.dumps(known), mode=0o600)
 
     def _hold(self, body: Mapping[str, Any]) -> str:
         """Store a unit's description."""
@@ -208,9 +218,15 @@ class Agent:
             },
             "agent": self._life,
             "spark": self._sparks.generation,
+            "ending": self._sparks.ending,
             "reads": sorted(
-                {channel.node for deployed in here.values() for spec in deployed.in_force() for channel in spec.inputs}
-                - {self.node}
+                {
+                    (channel.node, f"{name}/{channel.id}")
+                    for name, deployed in here.items()
+                    for spec in deployed.in_force()
+                    for channel in spec.inputs
+                    if channel.node != self.node
+                }
             ),
         }
 
@@ -230,6 +246,7 @@ class Agent:
 
     def _warm_up(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Run a unit on a sample, with the sources' current state if it takes over any."""
+        deployed.permit(spec)
         transferred = self._transfer(body) if body.get("transfer") is not None else None
         with deployed.acting(spec) as units:
             dressed = statetransfer.dress(units, spec, *transferred, self._state_store()) if transferred else None
@@ -252,6 +269,8 @@ class Agent:
         deployed, force = self._named(body), body.get("force") is True
         find = sources_of(deployed.in_force(), deployed.layout)
         found = replay(deployed.layout.all_dead_letters, wanted, find, force=force)
+        with self._ordered(), reaching_spark(self.node):
+            deployed.read_replayed()
         return [dump(replace(one, zone=self.node)) for one in found]
 
     def _preflight(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
@@ -352,10 +371,11 @@ class Agent:
                     self._place_of(name),
                     self._sparks,
                     self._peers,
-                    self._credentials,
+                    self._grants,
                     self._settings,
                     self._hosts,
                     share=self._share,
+                    permissions=self._permissions,
                 )
             return self._deployed[name]
 

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from headwater.agent.starters import end_starters
+from headwater.agent.units import relay_reader
+from headwater.channels.credential import TOKEN_ENV, TOKEN_FILE_ENV, Grant, SiteSecret, has_token
 from headwater.channels.flight import FlightLog
-from headwater.channels.wire import CA_ENV, PROTOCOL, TOKEN_ENV, Credentials, Wire
+from headwater.channels.wire import CA_ENV, PROTOCOL, Credentials, Wire, ca_file
 from headwater.connectors.replaying import ReplayRequest
 from headwater.continuum.model import Node
-from headwater.core.errors import DeploymentError, RuntimeFailure, SpecUnknown, Unavailable
+from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, SpecUnknown, Unavailable
 from headwater.core.jsonform import dump, load
 from headwater.core.metrics import Progress
 from headwater.disk.durable import write_atomically, write_first
@@ -44,16 +46,22 @@ STARTING = "starting.pid"
 START_SECONDS = 30.0
 STOP_SECONDS = 60.0
 
+_OWN = ("zones", "state", "starters", "token", "headwater.db", "headwater.db-wal", "headwater.db-shm")
+"""Headwater's own files below the directory of this machine's agents."""
 
 Ask = Callable[[str, Mapping[str, Any], float], Any]
 """Sends a request to an agent: name, body, timeout in seconds; returns the answer."""
 
 
+ReadLog = tuple[str, str]
+"""A log that units read at another node: that node, and the log's name."""
+
+
 class AgentClient:
     """A node through its agent: a ``NodePort``, and the agent's other requests.
 
-    ``stamps``: stamps of orders; without them only queries are possible. ``meet``: called with the nodes that a unit
-    reads from, before a request about it.
+    ``stamps``: stamps of orders; without them only queries are possible. ``meet``: called with the channels of other
+    nodes that a unit reads, before a request about it.
     """
 
     def __init__(
@@ -62,7 +70,7 @@ class AgentClient:
         ask: Ask,
         stamps: TakeStamp | None = None,
         *,
-        meet: Callable[[Collection[str]], None] = lambda nodes: None,
+        meet: Callable[[Collection[ReadLog]], None] = lambda logs: None,
     ) -> None:
         self.node = node
         self._ask = ask
@@ -121,7 +129,8 @@ class AgentClient:
 
     def report(self) -> NodeReport:
         found = self._ask("report", {"stamp": self._stamp()}, REPORT_SECONDS)
-        self._meet(found.get("reads", ()))  # their agents may have other addresses since they were restarted
+        # Their agents may have other addresses since they were restarted, and other credentials.
+        self._meet([(str(node), str(log)) for node, log in found.get("reads", ())])
         return NodeReport(
             progress={name: load(Progress, p, what="a report") for name, p in found["progress"].items()},
             units={
@@ -130,6 +139,7 @@ class AgentClient:
             },
             agent=str(found.get("agent", "")),
             spark=str(found.get("spark", "")),
+            ending=str(found.get("ending", "")),
         )
 
     # ------------------------------------------------------------ questions
@@ -174,7 +184,7 @@ class AgentClient:
         return found
 
     def _order(self, call: str, spec: UnitSpec, **more: Any) -> Any:
-        self._meet({c.node for c in spec.inputs} - {self.node})
+        self._meet([(c.node, f"{spec.deployment}/{c.id}") for c in spec.inputs if c.node != self.node])
         body = {"deployment": spec.deployment, "digest": spec.digest, "stamp": self._stamp(), **more}
         with contextlib.suppress(SpecUnknown):
             return self._ask(call, body, LONG_SECONDS)
@@ -205,6 +215,8 @@ class Agents:
         self._peers: dict[str, str] = {}
         self._met: dict[str, dict[str, str]] = {}
         """The addresses that each agent has been sent."""
+        self._granted: dict[str, set[ReadLog]] = {}
+        """The logs for which each agent has been sent a grant."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def open(self, node: Node, stamps: TakeStamp | None = None) -> AgentClient:
@@ -242,45 +254,52 @@ class Agents:
         with self._lock:
             wire = self._wires.get(node.name)
             if wire is None or wire.address != address:
-                wire = self._wires[node.name] = Wire(address, self._credentials(node), node.name)
+                token = self._secret(remote=node.at is not None).of(node.name).order_token
+                credentials = Credentials(token, ca_file())
+                wire = self._wires[node.name] = Wire(address, credentials, node.name)
                 self._peers[node.name] = self._routes.get(node.name, address)
                 self._met.pop(node.name, None)
-                self._announce(node.name)
+                self._granted.pop(node.name, None)
+                for other, known in self._met.items():
+                    if known.get(node.name, self._peers[node.name]) != self._peers[node.name] and other in self._wires:
+                        # In a thread of its own: an agent that does not answer must delay no request to others.
+                        announcing = partial(self._announce, node.name, self._peers[node.name], other)
+                        threading.Thread(target=announcing, name=f"announce {node.name}", daemon=True).start()
             return wire
 
-    def _announce(self, node: str) -> None:
-        """Send a node's address to the agents that know it."""
-        address = self._peers[node]
-        for other, known in self._met.items():
-            if known.get(node, address) != address and other in self._wires:
-                with contextlib.suppress(Unavailable):  # sent again with the next request
-                    self._wires[other].ask("peers", {"peers": {node: address}})
-                    known[node] = address
+    def _announce(self, node: str, address: str, other: str) -> None:
+        """Send a node's address to an agent that knows another one."""
+        with contextlib.suppress(HeadwaterError):  # sent again with the next request
+            self._wires[other].ask("peers", {"peers": {node: address}})
+            with self._lock:
+                if other in self._met:
+                    self._met[other][node] = address
 
-    def _introduce(self, node: Node, others: Collection[str]) -> None:
-        """Send other nodes' addresses to an agent, unless it has them."""
+    def _introduce(self, node: Node, reads: Collection[ReadLog]) -> None:
+        """Send an agent the addresses of the nodes that its units read, and grants for their logs."""
         with self._lock:
-            peers = {name: self._peers[name] for name in others if name in self._peers}
+            peers = {owner: self._peers[owner] for owner, _ in reads if owner in self._peers}
             known = self._met.setdefault(node.name, {})
             news = {name: address for name, address in peers.items() if known.get(name) != address}
-        if news:
-            self._reach(node).ask("peers", {"peers": news})
-            with self._lock:
-                self._met.setdefault(node.name, {}).update(news)
+            granted = self._granted.setdefault(node.name, set())
+            fresh = [read for read in reads if read not in granted]
+        if not news and not fresh:
+            return
+        secret = self._secret(remote=node.at is not None)
+        grants = {log: secret.of(owner).granted(Grant(log, relay_reader(node.name))) for owner, log in fresh}
+        self._reach(node).ask("peers", {"peers": news, "grants": grants})
+        with self._lock:
+            self._met.setdefault(node.name, {}).update(news)
+            self._granted.setdefault(node.name, set()).update(fresh)
 
-    def _credentials(self, node: Node) -> Credentials:
-        if node.at is not None or os.environ.get(TOKEN_ENV):
-            return Credentials.from_environment()
-        return Credentials(self._token())
-
-    def _token(self) -> str:
-        """Return the token of this machine's agents; create it at first use."""
-        if os.environ.get(TOKEN_ENV):
-            return os.environ[TOKEN_ENV]
+    def _secret(self, *, remote: bool) -> SiteSecret:
+        """Return the site secret; that of this machine's agents is created at first use."""
+        if remote or has_token():
+            return SiteSecret.read()
         file = self.home / "token"
         self.home.mkdir(parents=True, exist_ok=True)
         write_first(file, secrets.token_urlsafe(24), mode=0o600)
-        return file.read_text()
+        return SiteSecret.parse(file.read_text().strip(), where=str(file))
 
     def _here(self, zone: str) -> str:
         """Return the address of an agent on this machine."""
@@ -291,7 +310,9 @@ class Agents:
     def _start(self, zone: str, directory: Path) -> str:
         directory.mkdir(parents=True, exist_ok=True)
         listen = _listen_again(directory)
-        environment = {**os.environ, TOKEN_ENV: self._token(), "PYTHONUNBUFFERED": "1"}
+        credential = self._secret(remote=False).of(zone).text
+        environment = {**os.environ, TOKEN_ENV: credential, "PYTHONUNBUFFERED": "1"}
+        environment.pop(TOKEN_FILE_ENV, None)
         environment.pop(CA_ENV, None)
         environment.setdefault(STATE_ENV, str(self.home / "state"))
         roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -299,7 +320,7 @@ class Agents:
         command = [sys.executable, "-m", "headwater", "zone", zone, "--stand-in", "--dir", str(directory)]
         with (directory / "agent.log").open("ab") as log:
             process = subprocess.Popen(
-                [*command, "--listen", listen, *self._options],
+                [*command, "--listen", listen, *self._own_permissions(), *self._options],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -320,6 +341,13 @@ class Agents:
             where=str(directory / "agent.log"),
             hint="read its log",
         )
+
+    def _own_permissions(self) -> Iterator[str]:
+        """Yield the options that let dataflows use what this machine's user may, except for Headwater's own files."""
+        for option in ("--allow-read", "--allow-write", "--allow-connect", "--allow-secret"):
+            yield from (option, "*")
+        for name in _OWN:
+            yield from ("--keep-from", str(self.home / name))
 
     def end(self) -> list[str]:
         """End all that runs below ``home``; return the names of the nodes that had an agent or a Spark.
@@ -388,12 +416,21 @@ def _listen_again(directory: Path) -> str:
 
 
 def running_agent(directory: Path) -> dict[str, Any] | None:
-    """Return the record of the agent that runs in a directory; None when none does."""
+    """Return the record of the agent that runs in a directory; None when none does.
+
+    Raise Unavailable where that cannot be found out, such as without a free file descriptor.
+    """
     try:
         record = json.loads((directory / "agent.json").read_text())
         return dict(record) if _serves(int(record["pid"]), directory) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ProcessLookupError, ValueError, KeyError, TypeError):
         return None
+    except OSError as error:
+        raise Unavailable(
+            f"cannot find out whether its agent runs: {error}",
+            where=str(directory),
+            hint="raise the limit of open files (ulimit -n), or make the directory readable",
+        ) from error
 
 
 def _process_of(directory: Path) -> int | None:
@@ -404,7 +441,7 @@ def _process_of(directory: Path) -> int | None:
     try:
         pid = int((directory / STARTING).read_text())
         return pid if _serves(pid, directory) else None
-    except (OSError, ValueError):
+    except (FileNotFoundError, ProcessLookupError, ValueError):
         return None
 
 

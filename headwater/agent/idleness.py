@@ -57,10 +57,13 @@ def lift_of(inputs: Sequence[InputSeen]) -> int | None:
 
 
 class IdleInputs:
-    """An agent's observations of a unit's inputs since it began to watch the query."""
+    """An agent's observations of a unit's inputs since it began to watch the query.
+
+    All times are of the monotonic clock: a step of the machine's clock must not make an input idle.
+    """
 
     def __init__(self) -> None:
-        self._begun = self._looked = time.time()
+        self._begun = self._looked = time.monotonic()
         self._latest: dict[str, tuple[int, float]] = {}
         self._lifted: dict[str, int] = {}
         self.locations: tuple[str, ...] = ()
@@ -69,14 +72,14 @@ class IdleInputs:
     def is_due(self, spans: Iterable[float | None]) -> bool:
         """Return whether it is time to look again, given after how many seconds each input is idle."""
         known = [span for span in spans if span is not None]
-        return bool(known) and time.time() - self._looked >= max(_LEAST, min(known) / _STEPS)
+        return bool(known) and time.monotonic() - self._looked >= max(_LEAST, min(known) / _STEPS)
 
     def of_reads(self, running: Running, trigger: float) -> Iterator[InputSeen]:
         """Yield the inputs without channels; ``trigger``: seconds in which the query looks for rows at least once.
 
         No batch must be running: it may contain rows of any input.
         """
-        asked = time.time() - trigger
+        asked = time.monotonic() - trigger
         for one in running.tally.counting.inputs:
             heard = max(running.tally.heard.get(read, self._begun) for read in one.reads)
             newest = running.tally.times.get(one.name)
@@ -89,7 +92,7 @@ class IdleInputs:
         """Return a channel as an input; ``read``: the unit has read all of it. None without event time."""
         if channel.event_time is None:
             return None
-        latest, now = log.latest(), time.time()
+        latest, now = log.latest(), time.monotonic()
         before, since = self._latest.get(channel.id, (latest, self._begun))
         if latest != before or not read:
             since = now
@@ -104,7 +107,7 @@ class IdleInputs:
 
     def lifts(self, inputs: Sequence[InputSeen]) -> dict[str, int]:
         """Return the new lifts of idle inputs, by name, and note which inputs are left out."""
-        self._looked = time.time()
+        self._looked = time.monotonic()
         lift = lift_of(inputs)
         idle = [i for i in inputs if i.idle]
         self.locations = tuple(sorted({i.location for i in idle})) if len(inputs) > 1 else ()

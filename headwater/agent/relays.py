@@ -14,7 +14,7 @@ from headwater.channels.flight import FlightLog
 from headwater.channels.linkmeter import LinkMeter
 from headwater.channels.open import open_log
 from headwater.channels.relay import PolledLog, Relay, Remote
-from headwater.channels.wire import Credentials, Wire
+from headwater.channels.wire import Credentials, Wire, ca_file
 from headwater.core.errors import ChannelError, Unavailable
 from headwater.core.metrics import LinkProgress
 from headwater.disk.layout import Layout
@@ -24,7 +24,10 @@ from headwater.plan.spec import UnitSpec
 
 
 class Relays:
-    """Pulls the inputs of the node's units from other nodes; ``peers`` are the addresses of their agents."""
+    """Pulls the inputs of the node's units from other nodes; ``peers`` are the addresses of their agents.
+
+    ``grants`` are the tokens for their channels, by log.
+    """
 
     def __init__(
         self,
@@ -33,14 +36,14 @@ class Relays:
         layout: Layout,
         settings: UnitSettings,
         peers: Mapping[str, str],
-        credentials: Credentials,
+        grants: Mapping[str, str],
     ) -> None:
         self._deployment = deployment
         self._node = node
         self._layout = layout
         self._settings = settings
         self._peers = peers
-        self._credentials = credentials
+        self._grants = grants
         self._relays: dict[str, Relay] = {}
         self._meters: dict[str, LinkMeter] = {}
         self._ends: dict[str, int] = {}
@@ -78,7 +81,15 @@ class Relays:
                 where=self._node,
                 hint="give it `at: host:port` in the continuum",
             )
-        return FlightLog(Wire(address, self._credentials, channel.node), f"{self._deployment}/{channel.id}")
+        name = f"{self._deployment}/{channel.id}"
+        token = self._grants.get(name)
+        if token is None:
+            raise ChannelError(
+                f"there is no grant to read {name} yet",
+                where=self._node,
+                hint="wait until the controller (`headwater up`) reaches this agent: it sends one",
+            )
+        return FlightLog(Wire(address, Credentials(token, ca_file()), channel.node), name)
 
     def latest(self, spec: UnitSpec, channel: Channel) -> int:
         """Return the current end of another node's channel."""

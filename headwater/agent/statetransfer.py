@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from headwater.agent.units import Units
+from headwater.connectors.sources import name_of_replayed
 from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.dataflow.sources import Source
 from headwater.disk.checkpoint import newest_batch
@@ -144,7 +145,8 @@ def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[
         if (source := sources.get(reading.operator)) is not None:
             for name in names_of_source(spec, source).values():
                 # Dead letters may be a separate query in one of the units or in both.
-                places += [InputPosition(name=name), InputPosition(name=name + apart("_2"), like=name)]
+                for read in (name, name_of_replayed(name)):
+                    places += [InputPosition(name=read), InputPosition(name=read + apart("_2"), like=read)]
             continue
         wanted = [c.id for c in spec.inputs if c.operator == reading.operator]
         name = name_of_channels(spec, reading.operator)

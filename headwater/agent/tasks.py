@@ -21,7 +21,7 @@ from headwater.agent.units import Units, Work
 from headwater.agent.watch import WINDOW, Meters, progress_of
 from headwater.channels.channelspec import channel_spec, is_copied
 from headwater.channels.open import remove_log
-from headwater.channels.wire import Credentials
+from headwater.connectors.permitted import AgentPermissions, check_unit
 from headwater.core.errors import DeploymentError, RuntimeFailure, SpecUnknown, Unavailable, UserCodeError
 from headwater.core.jsonform import dump_json, load_json
 from headwater.core.metrics import Progress
@@ -69,11 +69,12 @@ class NodeTasks:
         directory: Path,
         sparks: Sparks,
         peers: Mapping[str, str],
-        credentials: Credentials,
+        grants: Mapping[str, str],
         settings: UnitSettings,
         hosts: HostMeter,
         *,
         share: bool = False,
+        permissions: AgentPermissions,
     ) -> None:
         self.name = name
         self.node = node
@@ -82,6 +83,7 @@ class NodeTasks:
         self._settings = settings
         self._hosts = hosts
         self._share = share
+        self._permissions = permissions
         self._lock = threading.RLock()
         """Held briefly to read or change the tasks; never during a call to Spark."""
         self._unit_locks: dict[str, threading.RLock] = {}
@@ -89,7 +91,7 @@ class NodeTasks:
         self._specs: dict[str, UnitSpec] = {}
         self._tasks: dict[str, Task] = {}
         self._own: Units | None = None
-        self._relays = Relays(name, node, self.layout, self._settings, peers, credentials)
+        self._relays = Relays(name, node, self.layout, self._settings, peers, grants)
         self._failures: dict[str, _Failures] = {}
         self._finishing = Finishing()
         self._goals: dict[tuple[str, str], dict[str, int]] = {}
@@ -166,7 +168,9 @@ class NodeTasks:
         endpoint = self._sparks.of(spec.node)
         with self._lock:
             if self._own is None:
-                self._own = Units(self.layout, endpoint, self._settings, share=self._share)
+                self._own = Units(
+                    self.layout, endpoint, self._settings, share=self._share, permissions=self._permissions
+                )
             return self._own
 
     def _with_spark(self, spec: UnitSpec) -> Units:
@@ -185,12 +189,18 @@ class NodeTasks:
 
     # ------------------------------------------------------------ requests
 
+    def permit(self, spec: UnitSpec) -> None:
+        """Raise the error of a resource or option of a unit that is not permitted here."""
+        check_unit(spec, self._permissions)
+
     def check(self, spec: UnitSpec) -> None:
         """Compile a unit without starting it; raise its errors."""
+        self.permit(spec)
         self._with_spark(spec).check(spec)
 
     def former_output(self, spec: UnitSpec, choice: FormerOutputChoice) -> None:
         """Refuse, keep or remove other runs' output in the sinks of a unit that has never run."""
+        self.permit(spec)
         settle(spec, choice, lambda: self._with_spark(spec).endpoint.session())
 
     def prepare(self, spec: UnitSpec, joining: frozenset[str] = frozenset()) -> None:
@@ -199,6 +209,7 @@ class NodeTasks:
         A unit with a new tag begins at the positions of its predecessor with the same id; it and its ``joining``
         readers begin at the current ends of their inputs otherwise. The inputs of a running unit stay as they are.
         """
+        self.permit(spec)
         with self.alone(spec.id):
             units = self.units_of(spec)
             units.prepare_outputs(spec, joining)
@@ -214,12 +225,14 @@ class NodeTasks:
 
     def start(self, spec: UnitSpec) -> None:
         """Start a unit, unless it runs under this tag and epoch already."""
+        self.permit(spec)
         with self.alone(spec.id):
             self._want(spec, "running")
             self._failures.pop(spec.id, None)
             self._start(spec)
 
     def _start(self, spec: UnitSpec) -> None:
+        self.permit(spec)
         units, unit = self._with_spark(spec), spec.unit
         work = units.get(spec.id)
         runs = work is not None and work.running is not None and work.running.failure(spec.id) is None
@@ -229,12 +242,16 @@ class NodeTasks:
         self._stop(spec.id)
         units.prepare(spec)
         units.start(spec)
+        if units.misses_replayed(units[spec.id]):  # adopted from an agent that was killed after the replay
+            self._stop(spec.id)
+            units.start(spec)
 
     def update_inputs(self, spec: UnitSpec) -> None:
         """Change a running unit's inputs to those of a spec, without a restart.
 
         Raises Unavailable while the copy of a removed input is incomplete: the unit reads it to its end first.
         """
+        self.permit(spec)
         with self.alone(spec.id):
             task = self._tasks.get(spec.id)
             if task is not None:
@@ -257,6 +274,8 @@ class NodeTasks:
             task = self._tasks.get(unit)
             if task is not None and task.wanted != "finished":
                 self._note(Task(unit, task.digest, "stopped"))
+                if self._at_work(unit) is None:
+                    self.units_of(spec := self._spec_of(task)).adopt(spec)
             self._stop(unit, clean=clean)
             return self._spec_of(task) if task is not None else None
 
@@ -323,6 +342,24 @@ class NodeTasks:
         with self.alone(spec.id):
             yield self._with_spark(spec)
 
+    def read_replayed(self) -> None:
+        """Restart units that do not read a directory of replayed records yet: the first replay to a source makes it."""
+        with self._lock:
+            tasks = tuple(self._tasks.values())
+        for task in tasks:
+            with self.alone(task.unit):
+                if self._tasks.get(task.unit) == task and task.wanted == "running":
+                    self._read_replayed(task)
+
+    def _read_replayed(self, task: Task) -> bool:
+        """Restart a unit if it misses replayed records; return whether it was restarted."""
+        work = self._at_work(task.unit)
+        if work is None or self._own is None or not self._own.misses_replayed(work):
+            return False
+        self._stop(task.unit)
+        self._start(self._spec_of(task))
+        return True
+
     def finish(self, spec: UnitSpec) -> bool:
         """Let a unit use up its input and end its channels; return True once done."""
         with self.alone(spec.id):
@@ -334,6 +371,9 @@ class NodeTasks:
                 self._want(spec, "finished")
                 self._finishing.end(spec.id)
                 return True
+            task = self._tasks.get(spec.id)
+            if task is not None and self._read_replayed(task):
+                return False
             self._finishing.go_on(units, spec.id)
             return False
 
@@ -479,6 +519,8 @@ class NodeTasks:
         if work is not None and work.running is not None:
             error = work.running.failure(unit.id)
             if error is None:
+                if self._read_replayed(task):
+                    return
                 work.running.keep_up()
                 if failures.count and now - failures.last > _CALM:
                     self._failures[unit.id] = _Failures()
@@ -489,9 +531,13 @@ class NodeTasks:
                 _LOG.warning("unit %s failed: %s", unit.id, error)
             if isinstance(error, UserCodeError) or now < failures.due:
                 return  # an error in the user's code would occur again: the unit waits for a new order
-        elif work is not None and work.finished:
+        elif work is not None and (work.finished or (work.refused is not None and now < failures.due)):
             return
-        self._start(spec)
+        try:
+            self._start(spec)
+        except DeploymentError as error:  # the other units go on
+            self._failures[unit.id] = _Failures(failures.count + 1, now, now + _AGAIN_MOST)
+            _LOG.warning("unit %s is not started: %s", unit.id, error)
 
     def running(self) -> list[Running]:
         """Return the running units."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,29 +16,33 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headwater.agent.idleness import IdleInputs, InputSeen, row_time
+from headwater.agent.resuming import resume
 from headwater.channels.base import AGAIN_AFTER
 from headwater.channels.channelspec import is_copied, member_spec, register
 from headwater.channels.filelog import FileLog
 from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
-from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
+from headwater.connectors.permitted import AgentPermissions, check_unit
+from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
+from headwater.dataflow.sinks import FileSink
 from headwater.disk.checkpoint import (
     advances_watermark,
     begin_run,
     committed_watermark,
     newest_batch,
     positions,
-    sweep_torn,
 )
-from headwater.disk.durable import read_note, write_atomically
-from headwater.disk.layout import Layout
+from headwater.disk.durable import is_fresh, read_note, write_atomically
+from headwater.disk.layout import REPLAYED, Layout, sink_directory
 from headwater.disk.settings import UnitSettings
+from headwater.disk.syncing import sync_checkpoint
 from headwater.plan.content import is_stateful, source_locations
 from headwater.plan.model import Channel, Unit
 from headwater.plan.spec import UnitSpec
+from headwater.query.checkedfiles import CheckedFiles
 from headwater.query.counting import Tally
 from headwater.query.failure import failure_of, in_zone
 from headwater.query.query import Running, reaching_spark, running_query
@@ -50,6 +53,7 @@ from headwater.query.unit import (
     CompiledUnit,
     UnitCompiler,
     lift_file,
+    replayed_of,
     tracking_of,
 )
 from headwater.query.writer import sink_config
@@ -70,12 +74,16 @@ class Work:
     running: Running | None = None
     controlled: bool = False
     """Whether its control directory must tell it the end of its input."""
+    replayed: frozenset[str] = frozenset()
+    """The sources whose replayed records the query reads."""
     finished: bool = False
     rows_before: int = 0
     late_before: int = 0
     last_batch: int = -1
     """The newest batch that ``publish_watermark`` has seen idle."""
     idle: IdleInputs = field(default_factory=IdleInputs)
+    refused: DeploymentError | None = None
+    """Why it was not started."""
 
     @property
     def unit(self) -> Unit:
@@ -108,7 +116,8 @@ class Units:
     """Prepare, start, watch and stop units.
 
     Other nodes read its channels through their own relays, unless all nodes ``share`` the directory. Without
-    ``receives`` no MQTT broker is contacted: only stored messages are read.
+    ``receives`` no MQTT broker is contacted: only stored messages are read. ``permissions``: those of the
+    agent; None for units of a warm-up, whose files are Headwater's.
     """
 
     def __init__(
@@ -119,12 +128,14 @@ class Units:
         *,
         share: bool = False,
         receives: bool = True,
+        permissions: AgentPermissions | None = None,
     ) -> None:
         self.layout = layout
         self.endpoint = endpoint
         self.settings = settings
         self._share = share
         self._receives = receives
+        self._permissions = permissions
         self._generation = endpoint.generation
         self._losing = threading.Lock()
         self._work: dict[str, Work] = {}
@@ -181,7 +192,10 @@ class Units:
 
     def begin_where(self, spec: UnitSpec, stood: Unit) -> None:
         """Let a unit begin at the position of another unit, or at its own last one."""
-        at = positions(self.layout.checkpoint(stood))
+        checkpoint = self.layout.checkpoint(stood)
+        if self.settings.channel.fsync:  # entries that it has read may be deleted
+            sync_checkpoint(checkpoint)
+        at = positions(checkpoint)
         for channel in spec.inputs:
             log = self.log(spec, channel)
             log.create()
@@ -222,6 +236,8 @@ class Units:
 
     def leave(self, unit: Unit, channels: set[str]) -> None:
         """Remove channels that a unit has read to their end from its pending ones."""
+        if self.settings.channel.fsync:  # a batch that reads them is not repeated
+            sync_checkpoint(self.layout.checkpoint(unit))
         for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
             found = read_note(file)
             retired = found.get("retired", {})
@@ -295,18 +311,25 @@ class Units:
         if adopted:
             return
         compiled = self._compiled(spec)
-        work.controlled = compiled.controlled
+        work.controlled, work.replayed = compiled.controlled, compiled.replayed
         checkpoint = self.layout.checkpoint(spec.unit)
-        sweep_torn(checkpoint)
+        try:
+            resume(spec, checkpoint, compiled.sink_writers, partial(self.log, spec))
+        except DeploymentError as error:
+            work.refused = error
+            raise
         passed = committed_watermark(checkpoint)
         name, trigger = query_name(spec), self.settings.trigger
+        checked = self._checked_files(spec)
         if compiled.spark_sink is not None:
             from headwater.connectors.jdbc import start_sink
 
             query = start_sink(
                 compiled.spark_sink,
                 compiled.frame,
-                checkpoint=str(checkpoint),
+                check=checked.check_batch if checked is not None else None,
+                checkpoint=checkpoint,
+                sync=self.settings.channel.fsync,
                 query_name=name,
                 trigger=trigger,
             )
@@ -314,13 +337,34 @@ class Units:
             writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
             tracking = tracking_of(spec, self.layout)
             run = begin_run(checkpoint)
-            writer = writer.option("config", sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run))
+            synced = checkpoint if self.settings.channel.fsync else None
+            config = sink_config(
+                spec.unit.epoch, compiled.sink_writers, tracking, run, checkpoint=synced, checked=checked
+            )
+            writer = writer.option("config", config)
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
         tally, explain = Tally(compiled.counting), self._explain(spec)
         work.running = Running(query, scans=compiled.scans, tally=tally, passed=passed, explain=explain)
         self._save(work)
         work.running.wait_until_ready()
+
+    def _checked_files(self, spec: UnitSpec) -> CheckedFiles | None:
+        """Return the check of a query's files; raise the error of a resource that the unit may not use."""
+        if self._permissions is None:
+            return None
+        paths = check_unit(spec, self._permissions).with_own(self.layout.root / REPLAYED)
+        written = (sink_directory(o.path, spec.unit) for o in spec.flow.operators if isinstance(o, FileSink))
+        return CheckedFiles(self.layout.checkpoint(spec.unit), paths, tuple(written))
+
+    def adopt(self, spec: UnitSpec) -> None:
+        """Add a unit whose query an earlier agent has left running, if there is one, so that it can be stopped."""
+        work = self.remembered(spec)
+        if work.finished or not self.endpoint.alive:
+            return
+        with self.asking_spark():
+            if self._adopt(work):
+                self._work[spec.id] = work
 
     def _adopt(self, work: Work) -> bool:
         """Adopt a running query of this unit, if it has the same key and epoch."""
@@ -333,8 +377,17 @@ class Units:
             query.stop()  # an older query that was to be stopped
             return False
         work.controlled = bool(saved.get("controlled"))
-        work.running = Running.resumed(query, saved, self._explain(work.spec))
+        work.replayed = frozenset(saved.get("replayed", ()))
+        # An idle query may make no further batch that would show its positions.
+        reached = positions(self.layout.checkpoint(work.unit))
+        work.running = Running.resumed(query, saved, self._explain(work.spec), reached=reached)
         return True
+
+    def misses_replayed(self, work: Work) -> bool:
+        """Return whether a running query was started before the first record was replayed to one of its sources."""
+        found = (o for o in work.spec.flow.operators if isinstance(o, sources.Source))
+        there = {o.id for o in found if replayed_of(self.layout, o) is not None}
+        return work.running is not None and not work.finished and not there <= work.replayed
 
     def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:
         """End a unit's query at a batch boundary and store its totals; see ``Running.stop``."""
@@ -396,7 +449,7 @@ class Units:
         if newest == work.last_batch or newest < newest_batch(checkpoint / "offsets"):
             return
         with contextlib.suppress(FileNotFoundError):  # Spark removes old files
-            if time.time() - (checkpoint / "commits" / str(newest)).stat().st_mtime < AGAIN_AFTER:
+            if is_fresh(checkpoint / "commits" / str(newest), AGAIN_AFTER):
                 return
             work.last_batch = newest
             if advances_watermark(checkpoint, newest):
@@ -576,6 +629,7 @@ class Units:
             "finished": work.finished,
             "runs": _runs(work.unit),
             "controlled": work.controlled,
+            "replayed": sorted(work.replayed),
             **work.running.note(),
         }
         write_atomically(self.layout.state(work.unit), json.dumps(state))

@@ -149,6 +149,8 @@ def _unit(
         unproven = isinstance(failure, SparkStumbled) if failure is not None or stopped else running.begins
         if failure is not None:
             status, error = "failed", str(failure)
+    if work.refused is not None:
+        status, error = "failed", str(work.refused)
     inputs = work.spec.inputs
     tracking, now = tracking_of(work.spec, units.layout), time.time()
     read = sum(_rows_read(units, work, c, at.get(c.id), stats(c)) for c in inputs)

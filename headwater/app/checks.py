@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from headwater.connectors.permitted import AgentPermissions, check_unit, own_paths
 from headwater.control.store import Store
 from headwater.core.errors import DeploymentError, ErrorList, HeadwaterError
 from headwater.dataflow.sinks import FileSink
 from headwater.dataflow.sources import FileSource, SensorSource, Source
-from headwater.disk.credentials import from_environment
+from headwater.disk.credentials import read_secret
 from headwater.disk.layout import full_path, sink_directory
 from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.spec import spec_of
 
 
 def check_run(plan: DeploymentPlan, directory: Path, store: Path | None, *, until_drained: bool) -> None:
@@ -23,7 +25,8 @@ def check_run(plan: DeploymentPlan, directory: Path, store: Path | None, *, unti
             refuse_finished(opened, plan.dataflow.name, directory)
     if until_drained:
         refuse_endless(plan)
-    found = [error for unit in plan.units for error in _errors(plan, unit)]
+    agent = AgentPermissions(reserved=own_paths(directory.resolve(), None))
+    found = [error for unit in plan.units for error in (*_refused(plan, unit, agent), *_errors(plan, unit))]
     if found:
         raise found[0] if len(found) == 1 else ErrorList(found)
 
@@ -56,11 +59,19 @@ def _ends(source: Source) -> bool:
     return isinstance(source, FileSource) or (isinstance(source, SensorSource) and source.rows is not None)
 
 
+def _refused(plan: DeploymentPlan, unit: Unit, agent: AgentPermissions) -> Iterator[HeadwaterError]:
+    """Yield the error of a resource that the unit may not use."""
+    try:
+        check_unit(spec_of(plan, unit.id), agent)
+    except HeadwaterError as error:
+        yield error
+
+
 def _errors(plan: DeploymentPlan, unit: Unit) -> Iterator[HeadwaterError]:
     for operator in (plan.dataflow[id_] for id_ in unit.operators):
         for setting in ("user_env", "username_env", "password_env"):
             try:
-                from_environment(getattr(operator, setting, None), where=operator.where)
+                read_secret(getattr(operator, setting, None), where=operator.where)
             except HeadwaterError as error:
                 yield error
         if isinstance(operator, FileSink):

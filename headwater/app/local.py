@@ -22,7 +22,6 @@ from headwater.agent.agents import AgentClient
 from headwater.agent.tasks import NodeTasks
 from headwater.app.checks import refuse_endless, refuse_finished
 from headwater.channels.filelog import FileLog
-from headwater.channels.wire import Credentials
 from headwater.connectors.deadletters import read_dead_letters
 from headwater.continuum.model import Node
 from headwater.control.calls import Calls
@@ -62,7 +61,7 @@ class SharedAgent(Agent):
     """An agent of all nodes, with one deployment that owns the directory."""
 
     def __init__(self, directory: Path, sparks: Sparks, settings: UnitSettings) -> None:
-        super().__init__("this process", directory, Credentials("none"), sparks, settings, share=True)
+        super().__init__("this process", directory, sparks, settings, share=True)
 
     def begin(self) -> None:
         """Read the stored units; start none."""

@@ -272,21 +272,55 @@ def set_owner(
     role: Role | None = None,
     token: bool = False,
     shown: str | None = None,
+    by: str | None = None,
 ) -> str | None:
     """Set an owner's limits and role, or create a token, which is returned only this once.
 
-    ``shown``: the owner's token, where there is one; for limits and role that of ``ADMIN``, if ``ADMIN`` has one.
+    A new owner with a token is a viewer unless a role is given; ``ADMIN`` is an owner. ``shown``: the owner's token,
+    where there is one; for limits and role that of ``ADMIN``, if ``ADMIN`` has one. ``by``: the owner who asks over
+    HTTP; None: the command line. Over HTTP only ``ADMIN`` changes other owners, and the last one stays an owner.
+    Raises Denied and DeploymentError accordingly.
     """
     if name == ADMIN and role not in (None, "owner"):
         raise DeploymentError(f"{ADMIN} may do all", where=f"owner {name}", hint="give another one this role")
     with closing(Store(resolved_url(store_url))) as store:
-        if limits is not None or role is not None:
+        known = store.owner(name)
+        if (limits is not None or role is not None) and not _lowers_own(store, known, limits, role, shown):
             _identify(store, ADMIN, shown)
+        if by is not None:
+            _check_owner_change(store, by, name, role)
         if token:
             _identify(store, name, shown)
-        known = store.owner(name)
         limits = limits or (known.limits if known else OwnerLimits())
+        if name == ADMIN:
+            role = "owner"
         return store.set_owner(name, limits, role=role, token=token)
+
+
+def _lowers_own(
+    store: StoreReader, known: Owner | None, limits: OwnerLimits | None, role: Role | None, token: str | None
+) -> bool:
+    """Return whether an owner gives up rights, which needs nobody else."""
+    if known is None or role is None or limits is not None or not includes(known.role, role):
+        return False
+    return known.guarded and store.is_owner(known.name, token if token is not None else os.environ.get(TOKEN))
+
+
+def _check_owner_change(store: StoreReader, by: str, name: str, role: Role | None) -> None:
+    """Check a change of an owner over HTTP."""
+    owners = {one.name for one in store.owners() if one.guarded and one.role == "owner"}
+    if name in owners and by not in (name, ADMIN):
+        raise Denied(
+            f"{name} is an owner, and {by} another one",
+            where=f"owner {name}",
+            hint=f"{name} and {ADMIN} can change that, or the command line at the store: headwater owner {name} --role",
+        )
+    if owners == {name} and role not in (None, "owner"):
+        raise DeploymentError(
+            f"{name} is the last owner: nobody could set roles then",
+            where=f"owner {name}",
+            hint="make another one an owner first",
+        )
 
 
 def grant(

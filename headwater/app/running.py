@@ -293,7 +293,7 @@ def _clear(directory: Path) -> None:
     """Delete a deployment's directory; refuse a directory with other content."""
     from headwater.agent.storedtasks import specs_in
     from headwater.channels.channelspec import drop_topics
-    from headwater.disk.layout import Layout
+    from headwater.disk.layout import REPLAYED, Layout
     from headwater.spark.endpoint import end_stale
 
     end_stale(directory.resolve() / "spark")
@@ -308,6 +308,7 @@ def _clear(directory: Path) -> None:
         "peers.json",
         "state",
         "warm_ups",
+        REPLAYED,
     }
     strange = sorted(p.name for p in rest if p.name not in ours)
     if strange:

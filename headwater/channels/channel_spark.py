@@ -3,7 +3,8 @@
 Options of ``headwater_channel``: ``members`` (JSON file, see Members), ``reader`` (id under
 which every log keeps unread entries), ``schema`` (DDL), ``punctuate``, ``max_rows_per_batch``
 (soft: every log with new entries gives at least one), ``parallelism`` (maximum tasks per batch),
-``on_corrupt``, ``at_once``, ``again``, ``lifted`` (idle channels may be lifted).
+``on_corrupt``, ``at_once``, ``again``, ``lifted`` (idle channels may be lifted), ``checkpoint`` (synced before the
+entries of a committed batch are given up; without it a power cut may lose rows).
 
 With ``at_once`` a query runs a batch when it starts even where there is nothing to read: its operators
 emit pending results, and the first rows find it warm. One more entry in the offset marks that batch. With ``again``
@@ -43,6 +44,7 @@ from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
 from headwater.channels.segments import Segment, conform, normal_schema
 from headwater.core.errors import ChannelError
+from headwater.disk.syncing import sync_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,6 +85,7 @@ class ChannelSource(DataSource):
             at_once=self._is_set("at_once"),
             again=self._is_set("again"),
             lifted=self._is_set("lifted"),
+            checkpoint=Path(checkpoint) if (checkpoint := self.options.get("checkpoint")) else None,
         )
 
     def _punctuate(self) -> bool:
@@ -199,6 +202,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at_once: bool = False,
         again: bool = False,
         lifted: bool = False,
+        checkpoint: Path | None = None,
     ) -> None:
         self._members = members
         self._schema = schema
@@ -209,6 +213,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._begun = not at_once
         self._again = again
         self._lifted = lifted
+        self._checkpoint = checkpoint
         self._moved = -math.inf
 
     # -- planning (one process for as long as the query runs) ----------------------------------
@@ -266,7 +271,9 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [LogPartition(g, watermark if i == 0 else None) for i, g in enumerate(groups)]
 
     def commit(self, end: Offset) -> None:
-        """Let every log reclaim the entries before ``end``."""
+        """Let every log reclaim the entries before ``end``, once the checkpoint is durable."""
+        if self._checkpoint is not None:
+            sync_checkpoint(self._checkpoint)
         for writer, position in _read(end).items():
             log = self._members.log(writer)
             if log is not None and self._members.reader in log.readers():

@@ -38,6 +38,7 @@ from headwater.channels.schemafile import ensure_schema, load_schema
 from headwater.channels.segments import Segment, SegmentWriter
 from headwater.channels.store import SegmentStore
 from headwater.core.errors import ChannelError
+from headwater.disk.durable import sync_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,6 +113,12 @@ class FileLog(Log):
         self._store.promote(last.segments)
         self._store.sweep(self._journal.modified(last.seq - 1) if last.seq else None)
 
+    def sweep(self) -> None:
+        """Delete what interrupted batches have left in staging; call it while no writer is at work."""
+        if (last := self.tail()) is not None:
+            self._store.promote(last.segments)
+        super().sweep()
+
     def _delete(self, first: int, stop: int, newest: int) -> int:
         """Delete segments before their entries, so that the next reclaim finds the leftovers of a crash."""
         for number in range(first, stop):
@@ -140,6 +147,12 @@ class FileLog(Log):
                 self._journal.discard(number, number + 1)
 
         self._keep.change(begin)
+
+    def sync(self) -> None:
+        """Make entries durable that a writer had published when it was killed, before it could sync them."""
+        if self.fsync:
+            self._store.sync()
+            sync_directory(self._journal.directory)
 
     def mirror(self, entry: Entry) -> None:
         """Store the next entry of another log under its own number; its segments are in staging already."""

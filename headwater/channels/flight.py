@@ -119,7 +119,12 @@ class FlightLog:
         return ChannelStats(**found)
 
     def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Follower:
-        """Open a stream of the log's entries from a position on, followed by new ones."""
+        """Open a stream of the log's entries from a position on, followed by new ones.
+
+        Opening waits for the first message as long as the stream may last, so a short request comes first: over a
+        link that is down, that one fails soon.
+        """
+        self.latest()
         ticket = {"log": self._name, "follow": seq, "piece": piece, "offset": offset}
         return Follower(self._wire, self._wire.get(ticket, seconds=FOLLOW_SECONDS + 10))
 

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headwater.core.errors import ChannelError
-from headwater.disk.durable import write_atomically, write_first
+from headwater.disk.durable import checksum, write_atomically, write_first
 
 _CACHED = 2048  # entries kept in memory; they never change
-
-
-def _checksum(body: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
 
 
 class Journal:
@@ -83,7 +78,7 @@ class Journal:
         try:
             record = json.loads(raw)
             body = record["entry"]
-            sound = isinstance(body, dict) and record["crc32"] == _checksum(body)
+            sound = isinstance(body, dict) and record["crc32"] == checksum(body)
         except (ValueError, TypeError, KeyError):
             sound = False
         if not sound:
@@ -107,7 +102,7 @@ class Journal:
 
     def publish(self, number: int, body: Mapping[str, Any]) -> bool:
         """Publish an entry; return False when another writer has taken the number."""
-        text = json.dumps({"entry": body, "crc32": _checksum(body)}, separators=(",", ":"))
+        text = json.dumps({"entry": body, "crc32": checksum(body)}, separators=(",", ":"))
         if not write_first(self.path(number), text, scratch=self.scratch, fsync=self.fsync):
             return False
         self._last = number

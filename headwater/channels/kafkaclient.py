@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
-from headwater.disk.credentials import from_environment
+from headwater.disk.credentials import read_secret
 
 SECONDS = 60.0
 """Seconds that a broker may take to answer, or to come back."""
@@ -76,7 +76,7 @@ def _note_refusal(servers: str, error: Any) -> None:
 def credentials(user_env: str | None, password_env: str | None, *, where: str) -> dict[str, str]:
     """Read user and password from the named environment variables, as settings."""
     named = (("sasl.username", user_env), ("sasl.password", password_env))
-    values = {setting: from_environment(name, where=where) for setting, name in named}
+    values = {setting: read_secret(name, where=where) for setting, name in named}
     return {setting: value for setting, value in values.items() if value is not None}
 
 

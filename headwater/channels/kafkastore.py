@@ -11,6 +11,7 @@ from headwater.channels.kafkacluster import Cluster, Gone, Message
 from headwater.channels.kafkaretention import LOST, KafkaRetention
 from headwater.channels.segments import CorruptSegment, Segment, decode_segment
 from headwater.core.errors import ChannelError
+from headwater.disk.durable import sweep_staged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +45,10 @@ class KafkaStore:
         for segment in segments:
             if segment.file:
                 (self._staging / segment.file).unlink(missing_ok=True)
+
+    def sweep_all(self) -> None:
+        """Delete all staged segments."""
+        sweep_staged(self._staging)
 
     def read(self, seq: int, segment: Segment, *, still_kept: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
         """Yield a segment's batches; record its loss or stop when it is damaged."""

@@ -6,11 +6,11 @@ repeated batch has the same ones.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from headwater.disk.durable import read_note, write_atomically
+from headwater.core.errors import ChannelError
+from headwater.disk.durable import read_sealed, sealed, write_atomically
 
 _LIFT = "lift@"
 """Prefix of a lift's key in an offset, before the channel. The @ marks offsets of channels."""
@@ -18,12 +18,16 @@ _LIFT = "lift@"
 
 def write_lifts(members: Path, lifts: Mapping[str, int]) -> None:
     """Raise the lifts of channels, in microseconds since 1970; they never fall."""
-    write_atomically(_file(members), json.dumps(raised(read_lifts(members), lifts)))
+    write_atomically(_file(members), sealed({"lifts": raised(read_lifts(members), lifts)}))
 
 
 def read_lifts(members: Path) -> dict[str, int]:
-    """Return the lift of each channel that has one."""
-    return {channel: int(lift) for channel, lift in read_note(_file(members)).items()}
+    """Return the lift of each channel that has one; none from a damaged file: they are made again."""
+    try:
+        record = read_sealed(_file(members), ("lifts",)) or {}
+    except ChannelError:
+        return {}
+    return {channel: int(lift) for channel, lift in record.get("lifts", {}).items()}
 
 
 def raised(lifts: Mapping[str, int], by: Mapping[str, int]) -> dict[str, int]:

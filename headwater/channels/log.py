@@ -149,6 +149,17 @@ class Log(LogView):
                     self.discard(segments)
                 return True
 
+    def sweep(self) -> None:
+        """Delete what interrupted batches have left in staging; call it while no writer is at work."""
+        self._store.sweep_all()
+
+    def newest_batch(self) -> int | None:
+        """Return the newest batch of this lineage in the log; None for none, or where repetitions are written."""
+        last = self.tail()
+        if last is None or last.counts is None or self.lineage is None or last.lineage != self.lineage:
+            return None
+        return last.counts[1] if self.delivery == "exactly_once" else None
+
     def end(self, epoch: int) -> None:
         """Mark the end of the stream; repeating it changes nothing.
 

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from headwater.channels.credential import Grant, ZoneCredential, check_granted
 from headwater.channels.entry import Entry
 from headwater.channels.filelog import FileLog
 from headwater.channels.flight import (
@@ -35,7 +36,7 @@ from headwater.channels.flight import (
     STAMP,
     WORTH_BYTES,
 )
-from headwater.channels.wire import Action, TokenCheck, location, parsed, sending_errors
+from headwater.channels.wire import Action, Caller, TokenCheck, location, parsed, sending_errors
 from headwater.core.errors import ChannelError, DeploymentError
 
 _T = TypeVar("_T")
@@ -43,76 +44,44 @@ _T = TypeVar("_T")
 _POLL = 0.02  # seconds between two checks for a new entry
 
 
-class LogServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Answer the channel contract for the logs that ``find`` knows, and ``actions``.
+class LogService:
+    """Answers to requests about the logs that ``find`` knows, and to those of ``actions``; without a network."""
 
-    ``listen`` is ``host:port``; port 0 takes a free one, found in ``port``. ``tls`` is a pair of PEM
-    texts, certificate and key. Runs in threads of its own from its construction on.
-    """
-
-    def __init__(
-        self,
-        listen: str,
-        *,
-        token: str,
-        find: Callable[[str], FileLog],
-        actions: Mapping[str, Action] | None = None,
-        tls: tuple[str, str] | None = None,
-    ) -> None:
-        where = f"grpc+tls://{listen}" if tls else location(listen)
-        try:
-            super().__init__(where, middleware={"token": TokenCheck(token)}, tls_certificates=[tls] if tls else None)
-        except (OSError, pa.ArrowException) as error:
-            raise DeploymentError(
-                f"cannot listen at {listen}: {_reason(error)}",
-                where="--listen",
-                hint="end what listens there, or choose a free port and an address of this machine",
-            ) from error
+    def __init__(self, find: Callable[[str], FileLog], actions: Mapping[str, Action] | None = None) -> None:
         self._closing = threading.Event()
         self._find = find
         self._actions = dict(actions or {})
 
-    def shutdown(self) -> None:
-        """Stop the server, and its open streams."""
+    def close(self) -> None:
+        """End the open streams."""
         self._closing.set()
-        super().shutdown()
 
-    def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
+    def answer(self, action: str, body: dict[str, Any]) -> Any:
         """Answer a request."""
-        with sending_errors():
-            body = parsed(action.body.to_pybytes(), action.type)
-            if action.type == "log":
-                answer = self._ask_log(body)
-            elif action.type in self._actions:
-                answer = self._actions[action.type](body)
-            else:
-                raise ChannelError(
-                    f"unknown request {action.type!r}",
-                    where="agent",
-                    hint="use the same version on both sides",
-                )
-            return iter([json.dumps(answer).encode()])
+        if action == "log":
+            return self._ask_log(body)
+        if action in self._actions:
+            return self._actions[action](body)
+        raise ChannelError(
+            f"unknown request {action!r}",
+            where="agent",
+            hint="use the same version on both sides",
+        )
 
-    def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
-        """Append a table to a log."""
-        with sending_errors():
-            body = parsed(descriptor.command, "append")
-            log = self._log(body)
-            done = log.append(reader.read_all(), epoch=int(body["epoch"]), batch=int(body["batch"]))
-            writer.write(json.dumps(done).encode())
+    def append(self, body: Mapping[str, Any], table: pa.Table) -> bool:
+        """Append a table to a log; return False when its batch is in already."""
+        return self._log(body).append(table, epoch=int(body["epoch"]), batch=int(body["batch"]))
 
-    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Stream the rows of a log, or follow it."""
-        with sending_errors():
-            body = parsed(ticket.ticket, "read")
-            log = self._log(body)
-            if "follow" in body:
-                seconds = min(float(body.get("seconds", FOLLOW_SECONDS)), FOLLOW_SECONDS)
-                position = (int(body["follow"]), int(body.get("piece", 0)), int(body.get("offset", 0)))
-                followed = _stamped(_follow(log, *position, seconds, self._closing))
-                return flight.GeneratorStream(CHUNK, _sent(followed))
-            batches = log.read(int(body["start"]), int(body["end"]))
-            return flight.GeneratorStream(log.schema() or pa.schema([]), _sent(batches))
+    def read(self, body: Mapping[str, Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return the schema and the rows of a log."""
+        log = self._log(body)
+        return log.schema() or pa.schema([]), log.read(int(body["start"]), int(body["end"]))
+
+    def follow(self, body: Mapping[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+        """Yield the messages of a followed log, each with the time of sending."""
+        seconds = min(float(body.get("seconds", FOLLOW_SECONDS)), FOLLOW_SECONDS)
+        position = (int(body["follow"]), int(body.get("piece", 0)), int(body.get("offset", 0)))
+        return _stamped(_follow(self._log(body), *position, seconds, self._closing))
 
     def _log(self, body: Mapping[str, Any]) -> FileLog:
         name = body.get("log")
@@ -131,6 +100,72 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
             case "stats":
                 return asdict(log.stats())
         raise ChannelError(f"unknown request {call!r} to a log", where=str(body.get("log")))
+
+
+class LogServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serve a ``LogService`` by Arrow Flight.
+
+    ``listen`` is ``host:port``; port 0 takes a free one, found in ``port``. ``tls`` is a pair of PEM
+    texts, certificate and key. Runs in threads of its own from its construction on.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        *,
+        credential: ZoneCredential,
+        find: Callable[[str], FileLog],
+        actions: Mapping[str, Action] | None = None,
+        tls: tuple[str, str] | None = None,
+    ) -> None:
+        where = f"grpc+tls://{listen}" if tls else location(listen)
+        try:
+            check = {"token": TokenCheck(credential)}
+            super().__init__(where, middleware=check, tls_certificates=[tls] if tls else None)
+        except (OSError, pa.ArrowException) as error:
+            raise DeploymentError(
+                f"cannot listen at {listen}: {_reason(error)}",
+                where="--listen",
+                hint="end what listens there, or choose a free port and an address of this machine",
+            ) from error
+        self._service = LogService(find, actions)
+
+    def shutdown(self) -> None:
+        """Stop the server, and its open streams."""
+        self._service.close()
+        super().shutdown()
+
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
+        """Answer a request."""
+        with sending_errors():
+            body = parsed(action.body.to_pybytes(), action.type)
+            check_granted(_grant(context), action.type, body)
+            return iter([json.dumps(self._service.answer(action.type, body)).encode()])
+
+    def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+        """Append a table to a log."""
+        with sending_errors():
+            body = parsed(descriptor.command, "append")
+            check_granted(_grant(context), "append", body)
+            done = self._service.append(body, reader.read_all())
+            writer.write(json.dumps(done).encode())
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """Stream the rows of a log, or follow it."""
+        with sending_errors():
+            body = parsed(ticket.ticket, "read")
+            check_granted(_grant(context), "read", body)
+            if "follow" in body:
+                return flight.GeneratorStream(CHUNK, _sent(self._service.follow(body)))
+            schema, rows = self._service.read(body)
+            return flight.GeneratorStream(schema, _sent(rows))
+
+
+def _grant(context: Any) -> Grant | None:
+    """Return the grant of a call's sender; None for the controller."""
+    caller = context.get_middleware("token")
+    assert isinstance(caller, Caller)
+    return caller.grant
 
 
 def _sent(batches: Iterator[_T]) -> Iterator[_T]:

@@ -63,6 +63,9 @@ class SegmentShelf(Protocol):
     def discard(self, segments: Sequence[Segment]) -> None:
         """Delete the segments of an abandoned attempt."""
 
+    def sweep_all(self) -> None:
+        """Delete all staged segments."""
+
     def lost_rows(self) -> int:
         """Count the rows of all segments that were found damaged."""
 
@@ -285,4 +288,4 @@ class LogView(ABC):
         self._keep.write_floor(floor, fsync=self.fsync)
         newest = self._journal.last()
         swept = self._delete(floor.swept, min(seq, newest + 1), newest)
-        self._keep.write_floor(replace(floor, swept=swept), fsync=False)
+        self._keep.write_floor(replace(floor, swept=swept), fsync=self.fsync)

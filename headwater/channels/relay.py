@@ -173,6 +173,8 @@ class Relay:
         self._stop = threading.Event()
         self._follower: Following | None = None
         self._acknowledged = -1
+        self._durable = -1
+        """The end of the replica's entries that a power cut leaves: only these are acknowledged."""
         self._remote: Remote | None = None
         self._line = Line()
         self._state = RelayState(False, time.monotonic(), None, 0)
@@ -184,6 +186,7 @@ class Relay:
     def start(self) -> None:
         """Start to pull."""
         self.replica.create()
+        self.replica.sync()
         for thread in self._threads:
             thread.start()
 
@@ -238,7 +241,7 @@ class Relay:
 
     def _follow(self, remote: Remote) -> None:
         """Receive one stream to its end."""
-        seq = self.replica.latest()
+        seq = self._durable = self.replica.latest()
         piece, offset = self._partial(seq)
         self._follower = follower = remote.follow(seq, piece, offset)
         self.meter.broke(self)
@@ -253,13 +256,13 @@ class Relay:
                     self._discard(seq)
                     self._wait_until_read(follower)
                     self.replica.begin_at(item)
-                    seq = item.seq
+                    seq = self._durable = item.seq
                 elif isinstance(item, Bytes):
                     self.meter.came(self, len(item.data), waited, since)
                     self._keep(seq, item)
                 elif isinstance(item, Entry):
                     self._publish(item)
-                    seq = item.seq + 1
+                    seq = self._durable = item.seq + 1
                     self._wait_for_room(follower)
                 else:
                     self.meter.broke(self)
@@ -345,7 +348,7 @@ class Relay:
                 with contextlib.suppress(HeadwaterError):
                     if (trip := remote.round_trip()) is not None:
                         self.meter.took(trip)
-            latest = self.replica.latest()
+            latest = self._durable
             if latest <= self._acknowledged:
                 continue
             with contextlib.suppress(HeadwaterError):  # repeated when the link is back

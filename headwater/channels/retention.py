@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TypeVar
 
 from headwater.channels.entry import Floor
 from headwater.channels.readerid import check_reader
 from headwater.core.errors import ChannelError
-from headwater.disk.durable import read_object, write_atomically
+from headwater.disk.durable import read_sealed, sealed, write_atomically
 
 T = TypeVar("T")
+_FLOOR = frozenset(f.name for f in fields(Floor))
 
 
 class Retention:
@@ -48,12 +48,12 @@ class Retention:
 
     def floor(self) -> Floor:
         """Return the first readable position and the totals before it."""
-        record = read_object(self._log / "floor.json")
+        record = read_sealed(self._log / "floor.json", _FLOOR)
         return Floor(**record) if record else Floor()
 
     def write_floor(self, floor: Floor, *, fsync: bool) -> None:
         """Replace the floor."""
-        write_atomically(self._log / "floor.json", json.dumps(asdict(floor)), scratch=self.directory, fsync=fsync)
+        write_atomically(self._log / "floor.json", sealed(asdict(floor)), scratch=self.directory, fsync=fsync)
 
     def readers(self) -> dict[str, int]:
         """Return every registered reader's position."""
@@ -73,7 +73,7 @@ class Retention:
     def position(self, reader: str) -> int | None:
         """Return a reader's position; None when it is not registered."""
         try:
-            record = read_object(self._file(reader))
+            record = read_sealed(self._file(reader), ("position",))
         except ChannelError:
             if not self._file(reader).exists():
                 raise
@@ -83,5 +83,4 @@ class Retention:
     def place(self, reader: str, position: int) -> None:
         """Record a reader's position."""
         # Not synced: a position that falls back only keeps more.
-        text = f'{{"position": {position}}}'
-        write_atomically(self._file(reader), text, scratch=self.directory, fsync=False)
+        write_atomically(self._file(reader), sealed({"position": position}), scratch=self.directory, fsync=False)

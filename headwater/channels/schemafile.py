@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.channels.segments import normal_schema
 from headwater.core.errors import ChannelError
-from headwater.disk.durable import read_object, write_first
+from headwater.disk.durable import read_sealed, sealed, write_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +19,7 @@ _NAME = "schema.json"
 
 def load_schema(log: Path) -> pa.Schema | None:
     """Return the schema of a log; None when it has none yet."""
-    record = read_object(log / _NAME)
+    record = read_sealed(log / _NAME, ("columns", "arrow"))
     return None if record is None else schema_of(record)
 
 
@@ -53,7 +52,7 @@ def ensure_schema(log: Path, schema: pa.Schema, *, scratch: Path, fsync: bool) -
     found = load_schema(log)
     if found is None:
         # Several tasks start at once: the first one's schema stays.
-        write_first(log / _NAME, json.dumps(record_of(wanted), indent=1), scratch=scratch, fsync=fsync)
+        write_first(log / _NAME, sealed(record_of(wanted), indent=1), scratch=scratch, fsync=fsync)
         found = load_schema(log)
     if found is not None:
         refuse_other(found, wanted, where=str(log))

@@ -7,6 +7,7 @@ is nullable, no metadata.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import uuid
@@ -177,8 +178,7 @@ class SegmentWriter:
     def abandon(self) -> None:
         """Remove the file."""
         if self._file is not None:
-            self._file.finish(fsync=False)
-            self._file.path.unlink(missing_ok=True)
+            self._file.remove()
 
     def _open(self, schema: pa.Schema) -> None:
         import pyarrow as pa
@@ -215,6 +215,12 @@ class _CountingFile:
     @property
     def closed(self) -> bool:
         return self._out.closed
+
+    def remove(self) -> None:
+        """Delete the file, also on a full disk, where its last bytes cannot be written."""
+        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._out.close()
 
     def finish(self, *, fsync: bool) -> None:
         if self._out.closed:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from headwater.channels.base import OnCorrupt
 from headwater.channels.segments import CorruptSegment, Segment, read_segment
 from headwater.core.errors import ChannelError
-from headwater.disk.durable import read_object, sweep, sync_directory, write_atomically
+from headwater.disk.durable import read_object, sweep, sweep_staged, sync_directory, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,6 +72,10 @@ class SegmentStore:
         younger than the last entry but one: callers pass that entry's time.
         """
         sweep(self._staging, before)
+
+    def sweep_all(self) -> None:
+        """Delete all segments in staging; the newest entry's must have been promoted."""
+        sweep_staged(self._staging)
 
     def read(self, seq: int, segment: Segment, *, still_kept: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
         """Yield a segment's batches; quarantine it or stop when it is damaged.

@@ -6,7 +6,7 @@ An address is ``host:port`` or ``grpc+tls://host:port``. Requests are JSON, answ
 from __future__ import annotations
 
 import contextlib
-import hmac
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from headwater.channels.credential import TOKEN_ENV, Grant, ZoneCredential
 from headwater.core import errors
-from headwater.core.errors import ChannelError, DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
+from headwater.core.errors import ChannelError, Denied, DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
 
-TOKEN_ENV = "HEADWATER_TOKEN"
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the requests between controllers and agents; both sides need the same."""
 CA_ENV = "HEADWATER_CA"
 ASK_SECONDS = 10.0
@@ -50,18 +50,11 @@ class Credentials:
     def __repr__(self) -> str:
         return "Credentials(...)"
 
-    @classmethod
-    def from_environment(cls) -> Credentials:
-        """Take token and CA file from HEADWATER_TOKEN and HEADWATER_CA."""
-        token = os.environ.get(TOKEN_ENV)
-        if not token:
-            raise DeploymentError(
-                f"no token: {TOKEN_ENV} is not set",
-                where="environment",
-                hint="set it to the token that the zones' agents were started with",
-            )
-        ca = os.environ.get(CA_ENV)
-        return cls(token, Path(ca) if ca else None)
+
+def ca_file() -> Path | None:
+    """Return the PEM file of the CA to trust, from HEADWATER_CA."""
+    ca = os.environ.get(CA_ENV)
+    return Path(ca) if ca else None
 
 
 def location(address: str) -> str:
@@ -78,9 +71,12 @@ class Wire:
     def __init__(self, address: str, credentials: Credentials, name: str | None = None) -> None:
         self.address = address
         self._name = name or address
-        roots = credentials.ca.read_bytes() if credentials.ca and address.startswith(_TLS) else None
-        self._client = flight.FlightClient(location(address), tls_root_certs=roots, generic_options=_OPTIONS)
+        self._roots = credentials.ca.read_bytes() if credentials.ca and address.startswith(_TLS) else None
+        self._client = self._connect()
         self._headers = [(b"authorization", f"Bearer {credentials.token}".encode())]
+
+    def _connect(self) -> flight.FlightClient:
+        return flight.FlightClient(location(self.address), tls_root_certs=self._roots, generic_options=_OPTIONS)
 
     def ask(self, action: str, body: Mapping[str, Any], *, seconds: float = ASK_SECONDS) -> Any:
         """Send a request and return its answer; raise the HeadwaterError that the other side raised."""
@@ -127,13 +123,17 @@ class Wire:
             raise DeploymentError(
                 "the zone refuses the token",
                 where=self._name,
-                hint=f"give both sides the same {TOKEN_ENV}",
+                hint="check its address, that it runs this version of Headwater, and that its "
+                f"{TOKEN_ENV} is what `headwater token` prints for it",
             ) from error
         except (
             flight.FlightUnavailableError,
             flight.FlightTimedOutError,
             flight.FlightCancelledError,
         ) as error:
+            if isinstance(error, flight.FlightTimedOutError):
+                # A firewall may have forgotten the connection: the system would notice that only after minutes.
+                self._client = self._connect()
             raise Unavailable(
                 f"no answer from {self._name}", where="zone", hint="check that its agent runs and that the link is up"
             ) from error
@@ -161,19 +161,29 @@ def _received(error: flight.FlightError, name: str) -> HeadwaterError:
     )
 
 
+class Caller(flight.ServerMiddleware):  # type: ignore[misc]
+    """The sender of a call: the controller (no grant), or the reader of a channel."""
+
+    def __init__(self, grant: Grant | None) -> None:
+        super().__init__()
+        self.grant = grant
+
+
 class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuse calls without the token."""
+    """Refuse calls without a token that an agent's credential verifies."""
 
-    def __init__(self, token: str) -> None:
-        self._wanted = f"Bearer {token}".encode()
+    def __init__(self, credential: ZoneCredential) -> None:
+        self._credential = credential
 
-    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Any]) -> None:
-        """Refuse a call without the token."""
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Any]) -> Caller:
+        """Verify the token of a call."""
         shown = next((v for k, v in headers.items() if k.lower() == "authorization"), None)
         first = shown[0] if shown else ""
-        given = first if isinstance(first, bytes) else str(first).encode()
-        if not hmac.compare_digest(given, self._wanted):
-            raise flight.FlightUnauthenticatedError("a valid token is needed")
+        given = first.decode(errors="replace") if isinstance(first, bytes) else str(first)
+        try:
+            return Caller(self._credential.verified(given.removeprefix("Bearer ")))
+        except Denied as error:
+            raise flight.FlightUnauthenticatedError(error.what) from error
 
 
 @contextlib.contextmanager
@@ -185,14 +195,34 @@ def sending_errors() -> Iterator[None]:
     try:
         yield
     except HeadwaterError as error:
-        parts = {name: _begin(getattr(error, name), most) for name, most in _SENT.items()}
-        parts["type"] = type(error).__name__ if hasattr(errors, type(error).__name__) else "RuntimeFailure"
-        sent = json.dumps(parts, ensure_ascii=False).encode()
-        raise flight.FlightServerError(_begin(error.what, 200), sent) from error
-    except (flight.FlightError, pa.ArrowException, OSError):
+        raise _sent_form(error) from error
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise _sent_form(no_descriptors()) from error
+        raise
+    except (flight.FlightError, pa.ArrowException):
         raise
     except Exception as error:
         raise flight.FlightServerError(_begin(f"{type(error).__name__}: {error}", 500)) from error
+
+
+def _sent_form(error: HeadwaterError) -> flight.FlightServerError:
+    parts = {name: _begin(getattr(error, name), most) for name, most in _SENT.items()}
+    parts["type"] = type(error).__name__ if hasattr(errors, type(error).__name__) else "RuntimeFailure"
+    return flight.FlightServerError(_begin(error.what, 200), json.dumps(parts, ensure_ascii=False).encode())
+
+
+def no_descriptors() -> Unavailable:
+    """Return the error of a process that can open no further file or connection: temporary, so requests are repeated.
+
+    >>> no_descriptors().what
+    'its process has no file descriptor left'
+    """
+    return Unavailable(
+        "its process has no file descriptor left",
+        where="agent",
+        hint="end unneeded connections to it, or raise its limit (ulimit -n, LimitNOFILE)",
+    )
 
 
 def _begin(text: str | None, most: int) -> str | None:

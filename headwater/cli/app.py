@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -395,4 +395,13 @@ def main() -> None:
     except Exception as error:
         shown = _unexpected(error)
         _show_error(shown)
-        sys.exit(shown.exit_code)
+        _end(shown.exit_code)
+    except SystemExit as done:
+        _end(done.code)
+
+
+def _end(code: int | str | None) -> NoReturn:
+    from headwater.app.flowfile import end_despite_threads
+
+    end_despite_threads(code if isinstance(code, int) else int(code is not None))
+    sys.exit(code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from pathlib import Path
@@ -76,7 +75,7 @@ Trust = Annotated[bool, typer.Option("--trust-code", help="Trust the pickled fun
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (apply, stop, up, down):
+    for command in (apply, stop, up, down, token):
         app.command()(command)
 
 
@@ -213,12 +212,13 @@ def up(
 ) -> None:
     """Run the controller: reconcile zones with the store's desired state, until Ctrl-C.
 
-    Zones with `at:` are reached at that address, with the token in HEADWATER_TOKEN. The agents of all others
-    are started on this machine, and keep running when the controller ends (`headwater down` ends all of it).
+    Zones with `at:` are reached at that address, with the site secret in HEADWATER_TOKEN, or in the file that
+    HEADWATER_TOKEN_FILE names. The agents of all others are started on this machine, and keep running when the
+    controller ends (`headwater down` ends all of it).
     --quick, --packages and --conf are for the agents that it starts.
 
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are in trial mode: reachable
-    from this machine only, with all rights.
+    from this machine only, with all rights, by the printed link and the token in ~/.headwater/web-token.
     """
     from headwater.app import deployments
     from headwater.continuum.model import Continuum
@@ -231,6 +231,7 @@ def up(
         *(("--quick",) if quick else ()),
         *(("--packages", ",".join(spark.packages)) if spark.packages else ()),
         *(text for key, value in spark.conf for text in ("--conf", f"{key}={value}")),
+        *(text for file in _files_of(store) for text in ("--keep-from", file)),
     )
     stop = stopped_by_signals()
 
@@ -240,17 +241,17 @@ def up(
         else:
             say(text)
 
-    with contextlib.ExitStack() as stack:
-        if metrics is not None:
-            from headwater.web.prometheus import address, serving
-
-            host, port = address(metrics)
-            tell(f"metrics at {stack.enter_context(serving(store, host, port))}")
-        url = stack.enter_context(served(listen, store, home, say=tell, trust_code=trust_code, zones=zones))
-        if url is not None:
-            tell(f"dashboard at {url}, REST API at {url}/api/v1")
+    with served(listen, metrics, store, home, say=tell, trust_code=trust_code, zones=zones):
         deployments.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
     tell("stopped; all units keep running")
+
+
+def _files_of(store: str | None) -> tuple[str, ...]:
+    """Return the files of a store on this machine."""
+    if store is None or "://" in store:
+        return ()
+    path = str(Path(store).absolute())
+    return (path, f"{path}-wal", f"{path}-shm", f"{path}-journal")
 
 
 def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
@@ -262,6 +263,35 @@ def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
         print_json({"ended": ended})
     else:
         say(f"ended: {', '.join(ended)}" if ended else "no agent runs here")
+
+
+def token(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="The zone, or the host with an address.", show_default=False, autocompletion=complete.zones
+        ),
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="Print a new site secret instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the credential of a zone's agent, derived from the site secret of the controller.
+
+    Set it as HEADWATER_TOKEN of that agent. The site secret is read from HEADWATER_TOKEN, or from the file named
+    by HEADWATER_TOKEN_FILE; keep it where `headwater up` runs, and nowhere else. With two secrets, separated by a
+    comma, the agent accepts both.
+    """
+    import secrets
+
+    from headwater.channels.credential import SiteSecret
+
+    if new == (name is not None):
+        raise typer.BadParameter("give the name of a zone, or --new")
+    text = secrets.token_urlsafe(32) if name is None else SiteSecret.read().of(name).text
+    if as_json:
+        print_json({"name": name, "token": text})
+    else:
+        typer.echo(text)
 
 
 # ---------------------------------------------------------------- parts

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 LISTEN = "127.0.0.1:8470"
 """Default address."""
-NEEDED = ("fastapi", "uvicorn", "nicegui")
+NEEDED = ("fastapi", "nicegui")
 """Modules of the extra ``web``."""
 
 Listen = Annotated[
@@ -38,32 +39,53 @@ TrustHttp = Annotated[
 @contextmanager
 def served(
     listen: str | None,
+    metrics: str | None,
     store: str | None,
     home: Path,
     *,
     say: Callable[[str], None],
     trust_code: bool,
     zones: Sequence[Zone],
-) -> Iterator[str | None]:
-    """Serve them and return the URL; None where they are off, or not installed and not requested."""
+) -> Iterator[None]:
+    """Serve API, dashboard and metrics in a process of its own, unless all are off; say where."""
     from importlib.util import find_spec
 
     from headwater.core.errors import Unavailable
-    from headwater.web.prometheus import address
+    from headwater.web.access import LOOPBACK, Access, trial_file, trial_token
+    from headwater.web.beside import ServerSettings, beside
+    from headwater.web.listening import RELEASED, TRIES, address, url_of
+    from headwater.web.listening import listen as listening_at
 
     missing = [name for name in NEEDED if find_spec(name) is None]
-    if listen == "none" or (missing and listen is None):
-        yield None
-        return
-    if missing:
+    if missing and listen not in (None, "none"):
         raise Unavailable(
             f"this needs {', '.join(missing)}, not installed here",
             where="--listen",
             hint="pip install 'headwater[web]', or give --listen none",
         )
-    from headwater.web.server import serving
-
-    host, port = address(listen or LISTEN, option="--listen")
-    only = listen is not None
-    with serving(store, host, port, home=home, say=say, trust_code=trust_code, zones=zones, only=only) as url:
-        yield url
+    settings = ServerSettings(store_url=store, home=home, trust_code=trust_code, zones=tuple(zones))
+    with ExitStack() as stack:
+        if metrics is not None:
+            host, port = address(metrics, option="--metrics")
+            opened = stack.enter_context(listening_at(host, port, option="--metrics", wait=RELEASED))
+            settings = replace(settings, metrics=opened.fileno())
+            say(f"metrics at {url_of(opened, host)}/metrics")
+        if listen != "none" and not missing:
+            host, port = address(listen or LISTEN, option="--listen")
+            access = Access(store, loopback=host in LOOPBACK)
+            access.check()
+            only = listen is not None
+            opened = stack.enter_context(
+                listening_at(host, port, tries=1 if only else TRIES, wait=RELEASED if only else 0.0)
+            )
+            settings = replace(settings, listening=opened.fileno(), host=host)
+            url = url_of(opened, host)
+            if port and not url.endswith(f":{port}"):
+                say(f"port {port} is taken: listening at {url.rpartition(':')[2]}")
+            link = f"{url}/signin?token={trial_token()}" if access.on_trial else url
+            say(f"dashboard at {link}, REST API at {url}/api/v1")
+            if access.on_trial:
+                say(f"no owner has a token: this link, and the token in {trial_file()}, permit everything")
+        if settings.metrics is not None or settings.listening is not None:
+            stack.enter_context(beside(settings, say=say))
+        yield

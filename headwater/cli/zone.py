@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,9 +20,24 @@ from headwater.cli.signals import STOPS, SignalEvent, on_signals
 from headwater.core.errors import DeploymentError
 
 if TYPE_CHECKING:
+    from headwater.core.permissions import Permissions
     from headwater.core.requirement import Capabilities
 
 _CLOSE_SECONDS = 5.0
+
+
+def _allow(option: str, what: str) -> Any:
+    return typer.Option(option, help=f"{what}; repeatable, '*' for all.", show_default="nothing")
+
+
+AllowRead = Annotated[list[str] | None, _allow("--allow-read", "A directory or URL that dataflows may read")]
+AllowWrite = Annotated[list[str] | None, _allow("--allow-write", "A directory that dataflows may write")]
+AllowConnect = Annotated[
+    list[str] | None, _allow("--allow-connect", "HOST:PORT that dataflows may connect to, such as *.plant:5432")
+]
+AllowSecret = Annotated[
+    list[str] | None, _allow("--allow-secret", "A secret, such as DB_PASSWORD, that dataflows may send to these hosts")
+]
 
 
 class WhenFull(StrEnum):
@@ -88,6 +103,18 @@ def zone(
     idle: Annotated[
         str, typer.Option(help="Time without units after which its Spark ends; the next unit starts it again.")
     ] = "5min",
+    allow_read: AllowRead = None,
+    allow_write: AllowWrite = None,
+    allow_connect: AllowConnect = None,
+    allow_secret: AllowSecret = None,
+    keep_from: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--keep-from",
+            help="A further path of Headwater's own, out of reach of dataflows; repeatable.",
+            show_default="its --dir, --state-store, ~/.headwater",
+        ),
+    ] = None,
     stand_in: Annotated[
         bool,
         typer.Option("--stand-in", help="Accept every requirement of the plan, for tests."),
@@ -96,15 +123,17 @@ def zone(
 ) -> None:
     """Run the agent of a zone, or of a host that has an address of its own: its Spark, units and links.
 
-    The token that callers must show is in the environment variable HEADWATER_TOKEN. Units keep running when
-    the agent is killed, and the next agent adopts them; SIGTERM ends units and Spark, SIGINT (Ctrl-C) and
-    SIGHUP the agent only.
+    Dataflows may read, write and reach only what the --allow options list, whatever the controller sends.
+
+    HEADWATER_TOKEN holds its credential, which `headwater token NAME` prints, or HEADWATER_TOKEN_FILE names a file
+    with it. Units keep running when the agent is killed, and the next agent adopts them; SIGTERM ends units and
+    Spark, SIGINT (Ctrl-C) and SIGHUP the agent only.
     """
     import logging
 
     from headwater.agent.agent import Agent
+    from headwater.channels.credential import own_credential
     from headwater.channels.logserver import LogServer
-    from headwater.channels.wire import Credentials
     from headwater.continuum.sparksettings import SparkSettings
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
     from headwater.disk.durable import write_atomically
@@ -116,7 +145,9 @@ def zone(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    credentials = Credentials.from_environment()
+    credential, derived = own_credential(name)
+    if derived:
+        logging.warning("this agent has the site secret: give it only its credential, by `headwater token %s`", name)
     sparks = Sparks(
         directory / "spark",
         cores=cores,
@@ -130,10 +161,19 @@ def zone(
     if stand_in and offer:
         raise typer.BadParameter("--offer and --stand-in exclude each other")
     offers = None if stand_in else offers_of(offer or ())
-    agent = Agent(name, directory, credentials, sparks, settings, offers=offers, idle=parse_duration(idle))
+    agent = Agent(
+        name,
+        directory,
+        sparks,
+        settings,
+        offers=offers,
+        idle=parse_duration(idle),
+        permissions=_permissions(read=allow_read, write=allow_write, connect=allow_connect, secrets=allow_secret),
+        reserved=[*(keep_from or ()), *(file for file in (tls_cert, tls_key) if file is not None)],
+    )
     pair = (tls_cert.read_text(), tls_key.read_text()) if tls_cert and tls_key else None
     with _only_agent(directory):
-        server = LogServer(listen, token=credentials.token, find=agent.find_log, actions=agent.actions(), tls=pair)
+        server = LogServer(listen, credential=credential, find=agent.find_log, actions=agent.actions(), tls=pair)
         host = listen.rpartition(":")[0]
         address = f"{'grpc+tls://' if pair else ''}{host}:{server.port}"
         agent.begin()
@@ -162,6 +202,17 @@ def zone(
         (directory / "agent.json").unlink(missing_ok=True)
     # Requests that still wait must not keep the process alive.
     os._exit(0)
+
+
+def _permissions(**lists: list[str] | None) -> Permissions:
+    """Return the agent's permissions of its options; refuse malformed ones."""
+    from headwater.core.permissions import Permissions, malformed
+
+    for kind, entries in lists.items():
+        for entry in entries or ():
+            if (hint := malformed(kind, entry)) is not None:
+                raise typer.BadParameter(f"--allow-{kind.removesuffix('s')} {entry}: {hint}")
+    return Permissions(**{kind: tuple(entries or ()) for kind, entries in lists.items()})
 
 
 def offers_of(given: Sequence[str]) -> Capabilities:

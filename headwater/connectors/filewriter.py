@@ -27,7 +27,7 @@ from headwater.channels.journal import Journal
 from headwater.channels.segments import Segment, conform, normal_schema
 from headwater.core.errors import ChannelError
 from headwater.core.jsonform import time_text
-from headwater.disk.durable import naming, sweep, sync_directory
+from headwater.disk.durable import naming, sweep, sweep_staged, sync_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,6 +148,17 @@ class FileSinkWriter:
         for staged, visible in (last["files"] if last else {}).items():
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._staging / staged, self.path / visible)
+
+    def sweep(self) -> None:
+        """Delete what interrupted batches have left in staging."""
+        self.recover()
+        sweep_staged(self._staging)
+
+    def newest(self) -> int | None:
+        """Return the newest batch of its lineage in the directory."""
+        last, _ = self._last()
+        counts = _counts(last)
+        return counts[1] if counts and self._lineage and last and last.get("lineage") == self._lineage else None
 
     def rows(self) -> int:
         """Return the number of rows committed since the directory, or this run in it, began."""
@@ -289,9 +300,11 @@ class _FileTask:
         return Segment(file=self._path.name, rows=self._rows, bytes=self._path.stat().st_size, crc32=0)
 
     def abandon(self) -> None:
-        if self._out is not None and self._path is not None:
-            self._out.close()
-            self._path.unlink(missing_ok=True)
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)  # first: on a full disk the file cannot be finished
+        if self._out is not None:
+            with contextlib.suppress(OSError):
+                self._out.close()
 
 
 class _Parquet:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 _WILD = frozenset("*?[{")
-REPLAYED = "(?:-?replayed-[0-9a-f]{16}(?:-[0-9]+)?)+-?"
+MARK = "(?:-?replayed-[0-9a-f]{16}(?:-[0-9]+)?)+-?"
 """Regular expression, of Python and Java, of what the replay of a dead letter adds to the name of its file."""
 
 
@@ -15,16 +15,25 @@ def is_glob(text: str) -> bool:
     return not _WILD.isdisjoint(text)
 
 
+def literal(path: str) -> str:
+    """Return the pattern that a path alone fits.
+
+    >>> literal("/in/a*"), fits("/in/a*", literal("/in/a*")), fits("/in/ab", literal("/in/a*"))
+    ('/in/a\\\\*', True, False)
+    """
+    return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
+
+
 def fits(name: str, pattern: str) -> bool:
     """Return whether a path, or a name, fits a pattern as a whole; only ``{a/b,c}`` matches a ``/``.
 
     >>> fits("/in/a-1.csv", "/in/a-?.csv"), fits("/in/x/a.csv", "/in/*"), fits("b.csv", "{a,b}.[ct]sv")
     (True, False, True)
     """
-    return any(re.fullmatch(_regex(one), name, re.DOTALL) for one in _alternatives(pattern))
+    return any(re.fullmatch(_regex(one), name, re.DOTALL) for one in alternatives(pattern))
 
 
-def _alternatives(pattern: str) -> Iterator[str]:
+def alternatives(pattern: str) -> Iterator[str]:
     """Expand the braces of a pattern: yield one pattern for each choice."""
     start = pattern.find("{")
     depth, begun, parts = 0, start + 1, list[str]()
@@ -37,7 +46,7 @@ def _alternatives(pattern: str) -> Iterator[str]:
                 begun = at + 1
             case "}" if depth == 1:
                 for part in (*parts, pattern[begun:at]):
-                    yield from _alternatives(pattern[:start] + part + pattern[at + 1 :])
+                    yield from alternatives(pattern[:start] + part + pattern[at + 1 :])
                 return
             case "}":
                 depth -= 1

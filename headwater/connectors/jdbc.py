@@ -20,15 +20,18 @@ the zone's Spark, in the process that writes, and are in no plan that the client
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.connectors import sparksql
 from headwater.core.errors import DataflowError, RuntimeFailure, Unavailable
+from headwater.dataflow.jdbcurl import DRIVERS
 from headwater.dataflow.sinks import JdbcSink, Sink
 from headwater.disk.checkpoint import checkpoint_number
-from headwater.disk.credentials import from_environment
+from headwater.disk.credentials import read_secret
+from headwater.disk.syncing import sync_checkpoint
 from headwater.sql.lexer import quote_name
 
 if TYPE_CHECKING:
@@ -41,20 +44,6 @@ AVAILABLE_NOW = "available now"
 """The trigger that reads all available input, and ends."""
 
 _BATCH_BITS = 32
-# Drivers by the beginning of the URL, as Maven package and class. Java finds a driver by its URL alone only among the
-# jars that it started with, not among fetched packages. Derby is part of Spark.
-_DRIVERS: Mapping[str, tuple[str, str]] = {
-    "jdbc:postgresql:": ("org.postgresql:postgresql:42.7.4", "org.postgresql.Driver"),
-    "jdbc:mysql:": ("com.mysql:mysql-connector-j:8.4.0", "com.mysql.cj.jdbc.Driver"),
-    "jdbc:mariadb:": ("org.mariadb.jdbc:mariadb-java-client:3.4.1", "org.mariadb.jdbc.Driver"),
-    "jdbc:sqlserver:": (
-        "com.microsoft.sqlserver:mssql-jdbc:12.8.1.jre11",
-        "com.microsoft.sqlserver.jdbc.SQLServerDriver",
-    ),
-    "jdbc:oracle:": ("com.oracle.database.jdbc:ojdbc11:23.5.0.24.07", "oracle.jdbc.OracleDriver"),
-    "jdbc:sqlite:": ("org.xerial:sqlite-jdbc:3.46.1.3", "org.sqlite.JDBC"),
-    "jdbc:h2:": ("com.h2database:h2:2.3.232", "org.h2.Driver"),
-}
 
 
 def packages_for(dataflow: Dataflow) -> list[str]:
@@ -69,9 +58,12 @@ def package_of(sink: Sink) -> str | None:
 
 
 def _driver_of(sink: JdbcSink) -> tuple[str | None, str | None]:
-    """Return the Maven package and the class of a sink's driver, where they are known."""
-    package, class_ = next((d for prefix, d in _DRIVERS.items() if sink.url.startswith(prefix)), (None, None))
-    return package, sink.driver or class_
+    """Return the Maven package and the class of a sink's driver, where they are known.
+
+    Java finds a driver by its URL alone only among the jars that it started with, not among fetched packages.
+    """
+    found = DRIVERS.get(sink.url.removeprefix("jdbc:").partition(":")[0])
+    return (None, sink.driver) if found is None else (found.package, found.driver)
 
 
 def _how_to_add(sink: Sink) -> str:
@@ -79,10 +71,21 @@ def _how_to_add(sink: Sink) -> str:
     return f"give its zone in the continuum spark: {{packages: ['{package}']}}, or its agent --packages {package}"
 
 
-def start_sink(sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str) -> StreamingQuery:
+def start_sink(
+    sink: JdbcSink,
+    frame: DataFrame,
+    *,
+    checkpoint: Path,
+    sync: bool,
+    query_name: str,
+    trigger: str,
+    check: Callable[[int], None] | None = None,
+) -> StreamingQuery:
     """Start the query that writes ``frame`` to a table; the module's docstring states its guarantees.
 
-    ``trigger`` is an interval such as '1 second', or 'available now'.
+    ``check`` is called with the number of a batch before it is written, and raises an error to refuse it.
+    ``trigger`` is an interval such as '1 second', or 'available now'. With ``sync`` the checkpoint is on disk before
+    the rows of a batch are in the table.
     """
     column = sink.batch_column
     if column is not None and column.lower() in {n.lower() for n in frame.columns}:
@@ -91,9 +94,10 @@ def start_sink(sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name:
             where=sink.where,
             hint="rename the data's column, or choose another batch column: batch_column='...'",
         )
-    number = checkpoint_number(checkpoint, where=sink.where) if column is not None else 0
-    writer: Any = frame.writeStream.foreachBatch(_BatchWriter(sink, number)).queryName(query_name)
-    writer = writer.option("checkpointLocation", checkpoint)
+    number = checkpoint_number(str(checkpoint), where=sink.where) if column is not None else 0
+    write = _BatchWriter(sink, number, checkpoint if sync else None, check)
+    writer: Any = frame.writeStream.foreachBatch(write).queryName(query_name)
+    writer = writer.option("checkpointLocation", str(checkpoint))
     now = trigger == AVAILABLE_NOW
     writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
     query: StreamingQuery = writer.start()
@@ -106,11 +110,18 @@ class _BatchWriter:
 
     sink: JdbcSink
     number: int
+    checkpoint: Path | None = None
+    """The checkpoint that is synced first."""
+    check: Callable[[int], None] | None = None
     ready: list[bool] = field(default_factory=list)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         sink, column = self.sink, self.sink.batch_column
+        if self.check is not None:
+            self.check(batch_id)
         options = _options(sink)
+        if self.checkpoint is not None:
+            sync_checkpoint(self.checkpoint)
         # One partition is one transaction.
         rows = batch.coalesce(1)
         try:
@@ -132,8 +143,8 @@ class _BatchWriter:
 
 
 def _options(sink: JdbcSink) -> dict[str, str]:
-    user = from_environment(sink.user_env, where=sink.where)
-    password = from_environment(sink.password_env, where=sink.where)
+    user = read_secret(sink.user_env, where=sink.where)
+    password = read_secret(sink.password_env, where=sink.where)
     named = {"user": user, "password": password, "driver": _driver_of(sink)[1]}
     given = {**dict(sink.options), "url": sink.url, "dbtable": sink.table}
     return given | {k: v for k, v in named.items() if v is not None}

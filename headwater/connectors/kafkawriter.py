@@ -138,6 +138,19 @@ class KafkaSinkWriter(StagedSinkWriter):
             )
         return bool(found.offset > batch)
 
+    def newest(self) -> int | None:
+        """Return the newest batch in the topic."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        if not self._exact:
+            return None
+        try:
+            with _marker(self._where, self._settings, self._id) as marker:
+                (found,) = marker.committed([TopicPartition(self._topic, 0)], timeout=SECONDS)
+        except KafkaException as error:
+            raise self._failed(error.args[0]) from error
+        return int(found.offset) - 1 if found.error is None and found.offset > 0 else None
+
     def _settled(self, producer: Any, tables: list[pa.RecordBatch]) -> None:
         """Send all rows and wait until the broker has them."""
         from confluent_kafka import KafkaException

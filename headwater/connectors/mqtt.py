@@ -37,7 +37,7 @@ from headwater.channels.filelog import FileLog
 from headwater.connectors.reasons import NOT_UTF8
 from headwater.core.errors import ChannelFull, DataflowError, HeadwaterError, Unavailable
 from headwater.dataflow.sources import MqttSource
-from headwater.disk.credentials import from_environment
+from headwater.disk.credentials import read_secret
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -267,8 +267,8 @@ class MqttBridge:
             protocol=paho.MQTTv311,
             manual_ack=True,
         )
-        user = from_environment(self._source.username_env, where=self._where)
-        password = from_environment(self._source.password_env, where=self._where)
+        user = read_secret(self._source.username_env, where=self._where)
+        password = read_secret(self._source.password_env, where=self._where)
         if user is not None or password is not None:
             client.username_pw_set(user or "", password)
         if self._tls:

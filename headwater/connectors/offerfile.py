@@ -1,4 +1,7 @@
-"""Replay of a record to a source of files: as a new file, beside the one that the record came from.
+"""Replay of a record to a source of files: as a new file in a directory of Headwater's own.
+
+In that directory the file has the path that it would have beside the file that the record came from, and the source
+reads the directory as it reads the root. So no text of a user reaches a directory that other programs read.
 
 Spark reads files that it has not seen, so the new file gets a unique name, made of the
 letter's id. The name has to fit the source's pattern and options, without a leading ``_`` or ``.``.
@@ -19,14 +22,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from headwater.connectors.deadletters import DeadLetter, local_path
-from headwater.connectors.globs import REPLAYED, fits, is_glob
+from headwater.connectors.globs import MARK, fits, is_glob
 from headwater.core.errors import DeploymentError
 from headwater.dataflow.sources import FileSource
 from headwater.disk.durable import sync_directory, write_atomically
 from headwater.disk.layout import full_path
 
 _LONGEST = 120  # bytes of the old file's name that the new one keeps
-_MARK = re.compile(REPLAYED)
+_MARK = re.compile(MARK)
 _COMPRESSED = (".gz", ".bz2", ".deflate", ".zst", ".lz4", ".snappy")
 _COMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
     ".gz": lambda data: gzip.compress(data, mtime=0),
@@ -67,26 +70,33 @@ class FileOffer:
         """Do nothing: the prepared file stays, and shows whether the record was offered."""
 
 
-def file_offer(source: FileSource, location: str, letter: DeadLetter, record: str, mark: str) -> FileOffer:
-    """Prepare a record for a source at a location; ``mark`` becomes part of its file's name.
+def file_offer(source: FileSource, location: str, below: Path, letter: DeadLetter, record: str, mark: str) -> FileOffer:
+    """Prepare a record for a source at a location: a file ``below`` a directory; ``mark`` becomes part of its name.
 
     Raise DeploymentError, with the reason, where the source would read no file with the record.
     """
     options = {key.lower(): value for key, value in source.options}
     data = _content(source, options, record)
     base = _local(full_path(source.path.replace("{location}", location)))
-    origin = local_path(str(letter.data.get("source") or ""))
+    origin = _origin(local_path(str(letter.data.get("source") or "")), below)
     directory = _directory(base, origin)
     name = PurePosixPath(origin).name if origin else f"records.{source.format}"
     for new, compressed in _names(name, mark):
         path = directory / new
         if _is_read(base, options, path):
-            return FileOffer(path, _COMPRESS[compressed](data) if compressed else data)
+            return FileOffer(below / path.relative_to("/"), _COMPRESS[compressed](data) if compressed else data)
     raise DeploymentError(
         "no name of a new file fits the source's pattern",
         where=base,
         hint=f"put the record into a file there yourself, or extend the pattern to '*{mark}*'",
     )
+
+
+def _origin(path: str | None, below: Path) -> str | None:
+    """Return the path of a record's file, without the directory of replayed records."""
+    if path is not None and Path(path).is_relative_to(below):
+        return str("/" / Path(path).relative_to(below))
+    return path
 
 
 def _local(base: str) -> str:

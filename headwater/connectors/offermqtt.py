@@ -11,7 +11,7 @@ from headwater.connectors.mqtt import broker_address
 from headwater.connectors.reasons import NOT_UTF8
 from headwater.core.errors import DeploymentError, Unavailable
 from headwater.dataflow.sources import MqttSource
-from headwater.disk.credentials import from_environment
+from headwater.disk.credentials import read_secret
 
 _SECONDS = 10.0  # seconds for the broker to accept a connection, and a message
 
@@ -60,8 +60,8 @@ class MqttOffer:
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         host, port, tls = broker_address(self._source, self._location)
         client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv311)
-        user = from_environment(self._source.username_env, where=self._source.where)
-        password = from_environment(self._source.password_env, where=self._source.where)
+        user = read_secret(self._source.username_env, where=self._source.where)
+        password = read_secret(self._source.password_env, where=self._source.where)
         if user is not None or password is not None:
             client.username_pw_set(user or "", password)
         if tls:

@@ -77,22 +77,33 @@ def read_wanted(data: object, *, where: str) -> tuple[ReplayRequest, ...]:
 # ---------------------------------------------------------------- sources
 
 
-Find = Callable[[str, str | None], tuple[Source, str]]
-"""Returns the source of a name, and the location where it is read; raises DeploymentError where it is not read."""
+@dataclass(frozen=True, kw_only=True)
+class ReplayedSource:
+    """A source, the location where it is read, and Headwater's directory for records replayed to its files."""
+
+    source: Source
+    location: str
+    directory: Path
+
+
+Find = Callable[[str, str | None], ReplayedSource]
+"""Returns the source of a name at a location; raises DeploymentError where it is not read."""
 
 
 def sources_of(units: Iterable[UnitSpec], layout: Layout) -> Find:
     """Return a function that finds a source among those that the units read."""
     here = list(units)
 
-    def find(name: str, location: str | None) -> tuple[Source, str]:
+    def find(name: str, location: str | None) -> ReplayedSource:
         finished = None
         for spec in here:
             places = source_locations(spec.flow, spec.unit).get(name, ())
             source = spec.flow[name] if places else None
             if isinstance(source, Source) and (location in places or not source.per_location):
                 if not read_note(layout.state(spec.unit)).get("finished"):
-                    return source, location or places[0]
+                    return ReplayedSource(
+                        source=source, location=location or places[0], directory=layout.replayed(source.id)
+                    )
                 finished = spec.id
         at = f" at {location}" if location else ""
         if finished:
@@ -126,16 +137,16 @@ class Offer(Protocol):
         """Release connections."""
 
 
-def _offer(source: Source, location: str, letter: DeadLetter, record: str, mark: str) -> Offer:
+def _offer(target: ReplayedSource, letter: DeadLetter, record: str, mark: str) -> Offer:
     from headwater.connectors.offerfile import file_offer
     from headwater.connectors.offermqtt import mqtt_offer
 
-    match source:
+    match target.source:
         case FileSource():
-            return file_offer(source, location, letter, record, mark)
+            return file_offer(target.source, target.location, target.directory, letter, record, mark)
         case MqttSource():
-            return mqtt_offer(source, location, letter, record)
-    raise DeploymentError(f"a source of kind {source.kind} takes no records back")
+            return mqtt_offer(target.source, target.location, letter, record)
+    raise DeploymentError(f"a source of kind {target.source.kind} takes no records back")
 
 
 # ---------------------------------------------------------------- records of replays
@@ -226,10 +237,10 @@ def _replay(letter: DeadLetter, one: ReplayRequest, find: Find, *, force: bool) 
         note = ended
     if note is not None and note.done and not force:
         raise DeploymentError(f"it was replayed at {note.at}, to {note.target}", hint="force it to replay it again")
-    source, location = find(str(letter.data.get("operator")), letter.data.get("location"))
-    _check(letter, source, record, given=record != kept, force=force)
+    target = find(str(letter.data.get("operator")), letter.data.get("location"))
+    _check(letter, target.source, record, given=record != kept, force=force)
     times = 1 + (0 if note is None else note.times if note.done else note.times - 1)
-    offer = _offer(source, location, letter, record, _mark(letter, times))
+    offer = _offer(target, letter, record, _mark(letter, times))
     begun = _Note(
         at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         record=_digest(record),

@@ -8,11 +8,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headwater.connectors.globs import REPLAYED
+from headwater.connectors.globs import MARK, is_glob, literal
 from headwater.connectors.sparksql import column_of, expression, items
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource, Source
-from headwater.disk.layout import full_path
+from headwater.disk.layout import REPLAYED, full_path
 from headwater.sql.lexer import quote_string, quoted
 from headwater.sql.schema import Schema
 
@@ -27,6 +27,8 @@ _STREAM_ONLY = {
     "cleansource",
     "sourcearchivedir",
 }
+_OWN = frozenset({"cleansource", "sourcearchivedir", "basepath"})
+"""Options that do not apply to Headwater's own directory."""
 
 
 def can_be_malformed(source: Source) -> bool:
@@ -34,28 +36,47 @@ def can_be_malformed(source: Source) -> bool:
     return isinstance(source, MqttSource) or (isinstance(source, FileSource) and source.format != "parquet")
 
 
+_FILE_OF = f"^file:/+(?:.*?/{REPLAYED}/[^/]+/(?=.*{MARK}))?"
+"""Regular expression for the beginning of a file's URI, and of the directory of replayed records."""
+
+
 def source_frame(
-    spark: SparkSession, source: Source, location: str, *, name: str | None, spool: Path | None = None
+    spark: SparkSession,
+    source: Source,
+    location: str,
+    *,
+    name: str | None,
+    spool: Path | None = None,
+    synced: Path | None = None,
+    replayed: Path | None = None,
 ) -> DataFrame:
     """Read a source at a location: a stream of that name, or in one batch when ``name`` is None.
 
+    ``replayed``: the directory of a file source's replayed records; a second stream reads them.
     Where records can be malformed, ``__corrupt`` holds the text of malformed ones and ``__origin``
-    their file or topic.
+    their file or topic. ``synced``: the checkpoint to sync before stored messages of a broker are deleted.
     """
     match source:
         case FileSource():
             frame = _files(spark, source, location, name)
+            if name is not None and replayed is not None:
+                frame = frame.unionByName(_files(spark, source, location, name_of_replayed(name), below=replayed))
         case RateSource():
             frame = _rate(spark, source, name)
         case SensorSource():
             frame = _sensors(spark, source, location, name)
         case MqttSource():
-            frame = _mqtt(spark, source, name, spool)
+            frame = _mqtt(spark, source, name, spool, synced)
         case _:
             raise RuntimeFailure(f"no reader for {source.kind}", where=source.where, hint="report this as a defect")
     if source.location_as is not None:
         frame = frame.withColumn(source.location_as, F.lit(location))
     return frame
+
+
+def name_of_replayed(name: str) -> str:
+    """Name the stream of a source's replayed records by that of the source."""
+    return f"replayed_{name}"
 
 
 def well_formed(frame: DataFrame, schema: Schema) -> DataFrame:
@@ -87,26 +108,35 @@ def dead_letter_columns(source: Source, location: str) -> list[str]:
     return [f"{value} AS {name}" for name, value in zip(DEAD_LETTER, values, strict=True)]
 
 
-def _files(spark: SparkSession, source: FileSource, location: str, name: str | None) -> DataFrame:
+def _files(
+    spark: SparkSession, source: FileSource, location: str, name: str | None, *, below: Path | None = None
+) -> DataFrame:
+    """Read files; ``below``: those of a directory in which each file has the path that it has in the root otherwise."""
     path = full_path(source.path.replace("{location}", location))
+    unread = _STREAM_ONLY if name is None else frozenset[str]()
+    if below is not None:
+        if not is_glob(path):
+            Path(f"{below}{path}").mkdir(parents=True, exist_ok=True)
+        path, unread = literal(str(below)) + path, _OWN
     reader: Any = spark.read if name is None else spark.readStream.name(name)
     schema = source.schema().text
     if name is not None:
-        _make_directory(path)
+        if below is None:
+            _make_directory(path)
         # Without this, Spark silently skips files a week older than the newest.
         reader = reader.option("maxFileAge", "36500d")
     if can_be_malformed(source):
         schema = f"{schema}, {quoted(CORRUPT)} string"
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT)
     for key, value in source.options:
-        if name is not None or key.lower() not in _STREAM_ONLY:
+        if key.lower() not in unread:
             reader = reader.option(key, value)
     frame: DataFrame = reader.schema(schema).format(source.format).load(path)
     added = [f"_metadata.file_path AS {quoted(ORIGIN)}"] if can_be_malformed(source) else []
     if source.file_as is not None:
         # A replayed record keeps the file that it came from; Spark writes one or three slashes.
-        path = f"regexp_replace(_metadata.file_path, '{REPLAYED}', '')"
-        added.append(f"regexp_replace({path}, '^file:/+', 'file:///') AS {quoted(source.file_as)}")
+        path = f"regexp_replace(_metadata.file_path, {quote_string(_FILE_OF)}, 'file:///')"
+        added.append(f"regexp_replace({path}, {quote_string(MARK)}, '') AS {quoted(source.file_as)}")
     return frame.select(*items("*", *added)) if added else frame
 
 
@@ -139,12 +169,16 @@ def _sensors(spark: SparkSession, source: SensorSource, location: str, name: str
     return frame
 
 
-def _mqtt(spark: SparkSession, source: MqttSource, name: str | None, spool: Path | None) -> DataFrame:
+def _mqtt(
+    spark: SparkSession, source: MqttSource, name: str | None, spool: Path | None, synced: Path | None
+) -> DataFrame:
     from headwater.connectors.mqtt import MESSAGE_SCHEMA
 
     if name is None or spool is None:
         raise RuntimeFailure("a topic has no end", where=source.where, hint="a batch run needs bounded sources")
     reader: Any = spark.readStream.name(name).format("headwater_channel")
+    if synced is not None:
+        reader = reader.option("checkpoint", str(synced))
     messages = reader.option("members", str(spool)).option("reader", name).option("schema", MESSAGE_SCHEMA).load()
     text = quote_string(f"{source.schema().text}, {CORRUPT} string")
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.channels.segments import Segment, SegmentWriter, read_segment
-from headwater.disk.durable import sweep
+from headwater.disk.durable import sweep, sweep_staged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +36,10 @@ class StagedSinkWriter:
         for segment in segments:
             if segment.file:
                 (self._scratch / segment.file).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Delete what interrupted batches have left."""
+        sweep_staged(self._scratch)
 
     def recover(self) -> None:
         """Delete leftovers of killed processes: a repeated batch writes new segments."""

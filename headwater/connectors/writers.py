@@ -56,6 +56,12 @@ class SinkWriter(Protocol):
     def recover(self) -> None:
         """Finish a commit that a crash interrupted."""
 
+    def sweep(self) -> None:
+        """Delete what interrupted batches have staged; call it while no task of the unit runs."""
+
+    def newest(self) -> int | None:
+        """Return the newest batch of its lineage in the output; None for none, or where repetitions are written."""
+
 
 class ChannelWriter:
     """Write to a channel: rows to its log (described as in ``channels.open``), with the event-time frontier.
@@ -92,6 +98,14 @@ class ChannelWriter:
 
     def recover(self) -> None:
         """Do nothing: the next commit rolls forward."""
+
+    def sweep(self) -> None:
+        """Delete what interrupted batches have left in staging."""
+        self.log.sweep()
+
+    def newest(self) -> int | None:
+        """Return the newest batch of its lineage in the log."""
+        return self.log.newest_batch()
 
 
 def planned_watermark(offsets: Path, batch: int) -> int | None:
@@ -153,6 +167,10 @@ class CallbackSinkWriter(StagedSinkWriter):
                 hint="fix the function and restart the unit: it is called with the batch again, with the same id",
             ) from error
         self.abort(files)
+
+    def newest(self) -> int | None:
+        """Return None: the function may see a batch again."""
+        return None
 
 
 # Each kind imports its module when it is opened: a process without a sink on Kafka does not load its client.

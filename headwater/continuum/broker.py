@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from headwater.continuum.yamltree import Fields, Leaf, Problems, YamlNode, shown
+from headwater.continuum.yamltree import Fields, Leaf, Problems, YamlNode
+from headwater.core.text import shown
 
 ChannelKind: TypeAlias = Literal["filelog", "kafka"]
 

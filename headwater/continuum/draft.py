@@ -11,13 +11,18 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from headwater.continuum.access import access_of
 from headwater.continuum.broker import Broker, ChannelKind, broker_of, channels_of, check_reach
 from headwater.continuum.sparksettings import SparkSettings, settings_of
-from headwater.continuum.yamltree import Fields, Items, Leaf, Problems, YamlNode, shown
+from headwater.continuum.yamltree import Fields, Items, Leaf, Problems, YamlNode
+from headwater.core.permissions import Permissions
 from headwater.core.quantity import QuantityError, parse_bandwidth, parse_duration
-from headwater.core.requirement import ATTRIBUTE, Capabilities, capability
+from headwater.core.requirement import ATTRIBUTE, Capabilities, offered
+from headwater.core.text import shown
 
 MAX_LAYERS = 64
+MAX_LATENCY = 86_400.0
+"""Seconds; a link that takes longer than a day is a mistake."""
 DEFAULT_NAME = "continuum"
 
 # Names become names of files: no separators, no hidden files, no names that look like options.
@@ -25,6 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _NAME_HINT = "use 1 to 100 of A-Z a-z 0-9 _ . - and do not begin with . or -"
 _PLACE = r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}"
 _AT = re.compile(rf"(?:grpc\+tls://)?{_PLACE}")
+_PORT = re.compile(r":([0-9]{1,5})(?=,|$)")
 _HOST_AT = re.compile(rf"{_AT.pattern}|local")
 _SPARK = re.compile(rf"sc://{_PLACE}(?:/[^\s]*)?|spark://{_PLACE}(?:,{_PLACE})*|local")
 # YAML 1.2 reads these as text, but people read them as truths.
@@ -60,6 +66,7 @@ class ZoneDraft:
     spark_settings: SparkSettings = field(default_factory=SparkSettings)
     broker: Broker | None = None
     channels: ChannelKind | None = None
+    access: Permissions | None = None
 
     @property
     def parent_name(self) -> str | None:
@@ -163,7 +170,7 @@ class _Declarations:
             # Its place in the tree is unknown: neither root nor child.
             zone.has_parent = True
             return zone
-        known = ("layer", "parent", "locations", "link", "hosts", "broker", "channels", "at", "spark")
+        known = ("layer", "parent", "locations", "link", "hosts", "broker", "channels", "at", "spark", "access")
         fields = self._known(node, known, of=of)
         zone.at = self._address(fields.get("at"), f"at of {of}", _AT, "at: 10.0.0.7:7070")
         self._spark(zone, fields.get("spark"))
@@ -172,6 +179,7 @@ class _Declarations:
         self._locations(zone, fields.get("locations"))
         self._link(zone, fields.get("link"))
         zone.broker = broker_of(fields.get("broker"), of=of, problems=self._problems)
+        zone.access = access_of(fields.get("access"), of=of, problems=self._problems)
         zone.channels = channels_of(fields.get("channels"), of=of, problems=self._problems)
         for host, node_of_host in self._entries(fields.get("hosts"), f"hosts of {of}", "{vm1: {n_cpu: 4}}"):
             self._host(zone, host, node_of_host)
@@ -254,13 +262,17 @@ class _Declarations:
                 zone.bandwidth = parse_bandwidth(text)
                 if zone.bandwidth == 0:
                     raise QuantityError("a bandwidth of 0 carries no data", hint="leave it out for unlimited")
+                if zone.bandwidth < 1:
+                    raise QuantityError(f"bandwidth {shown(text)} is too small", hint="write at least 1bit/s")
         except QuantityError as error:
-            self._problems.add(f"{of}: {error.what}", where=fields["bandwidth"].where, hint=error.hint)
+            self._problems.add(f"bandwidth of {of}: {error.what}", where=fields["bandwidth"].where, hint=error.hint)
         try:
             if (text := self._quantity(fields.get("latency"), "latency", of, "20ms")) is not None:
                 zone.latency = parse_duration(text)
+                if zone.latency > MAX_LATENCY:
+                    raise QuantityError(f"latency {shown(text)} is too large", hint="write at most 24h")
         except QuantityError as error:
-            self._problems.add(f"{of}: {error.what}", where=fields["latency"].where, hint=error.hint)
+            self._problems.add(f"latency of {of}: {error.what}", where=fields["latency"].where, hint=error.hint)
 
     def _quantity(self, node: YamlNode | None, what: str, of: str, example: str) -> str | None:
         if node is None or (isinstance(node, Leaf) and node.value is None):
@@ -277,6 +289,14 @@ class _Declarations:
         if node is None or (isinstance(node, Leaf) and node.value is None):
             return None
         if isinstance(node, Leaf) and isinstance(node.value, str) and form.fullmatch(node.value):
+            for port in _PORT.findall(node.value.rpartition("://")[2].partition("/")[0]):
+                if not 0 < int(port) < 65_536:
+                    self._problems.add(
+                        f"{of} is {node}, and there is no port {port}",
+                        where=node.where,
+                        hint=f"ports are 1 to 65535: write {example}",
+                    )
+                    return None
             return node.value
         self._problems.add(f"{of} is {node}, not an address", where=node.where, hint=f"write {example}")
         return None
@@ -375,7 +395,9 @@ class _Declarations:
         if isinstance(node, Leaf):
             value = _TRUTHS.get(node.text.lower(), node.value) if node.plain else node.value
         try:
-            values[name] = capability(value)
+            values[name] = offered(name, value)
+        except QuantityError as error:
+            self._problems.add(f"{name} of {of} cannot be {node}: {error.what}", where=node.where, hint=error.hint)
         except TypeError:
             self._problems.add(
                 f"{name} of {of} cannot be {node}",

@@ -16,12 +16,14 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
+from headwater.continuum.access import access_data
 from headwater.continuum.broker import Broker, ChannelKind
 from headwater.continuum.draft import ZoneDraft, closest, draft_of
 from headwater.continuum.sparksettings import SparkSettings
 from headwater.continuum.yamltree import Problems, YamlNode, read_text, tree_of_data, tree_of_text
 from headwater.core.errors import ContinuumError
 from headwater.core.jsonform import custom_schema
+from headwater.core.permissions import Permissions
 from headwater.core.quantity import format_bandwidth, format_duration
 from headwater.core.requirement import Capabilities, Requirement
 
@@ -57,7 +59,7 @@ class Host:
 class Node:
     """One agent with one Spark: on a host with an address, or for a whole zone whose hosts have none.
 
-    ``at``: the agent's address; None: on this machine. ``spark_settings``: those of its zone.
+    ``at``: the agent's address; None: on this machine. ``spark_settings``, ``access``: those of its zone.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Node:
     at: str | None = None
     spark: str | None = None
     spark_settings: SparkSettings = field(default_factory=SparkSettings)
+    access: Permissions | None = None
 
     @property
     def host(self) -> Host:
@@ -120,16 +123,20 @@ class Zone:
     """Packages and settings for the Sparks that agents of the zone start."""
     broker: Broker | None = None
     channels: ChannelKind | None = None
+    access: Permissions | None = None
+    """The resources that dataflows may use there; None: those that its agents allow."""
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The zone's nodes: each host that has an address, or the zone itself."""
         if any(host.at is not None for host in self.hosts):
             return tuple(
-                Node(h.name, self.name, (h,), None if h.at == LOCAL else h.at, h.spark, self.spark_settings)
+                Node(
+                    h.name, self.name, (h,), None if h.at == LOCAL else h.at, h.spark, self.spark_settings, self.access
+                )
                 for h in self.hosts
             )
-        return (Node(self.name, self.name, self.hosts, self.at, self.spark, self.spark_settings),)
+        return (Node(self.name, self.name, self.hosts, self.at, self.spark, self.spark_settings, self.access),)
 
     @property
     def parent(self) -> str | None:
@@ -333,10 +340,11 @@ class Continuum:
     def _covered(self) -> Mapping[str, tuple[str, ...]]:
         """The locations of each zone that covers any: each location is passed up its path once."""
         found: dict[str, list[str]] = {}
+        listed = {zone.name: frozenset(zone.locations) for zone in self.zones}
         for location, lowest in self._lowest.items():
             layers: set[str] = set()
             for zone in (lowest, *self.ancestors(lowest.name)):
-                if zone.layer not in layers or location in zone.locations:
+                if zone.layer not in layers or location in listed[zone.name]:
                     found.setdefault(zone.name, []).append(location)
                 layers.add(zone.layer)
         return {name: tuple(covered) for name, covered in found.items()}
@@ -362,6 +370,7 @@ def _zone(draft: ZoneDraft) -> Zone:
         spark_settings=draft.spark_settings,
         broker=draft.broker,
         channels=draft.channels,
+        access=draft.access,
     )
 
 
@@ -386,6 +395,8 @@ def _zone_data(zone: Zone) -> dict[str, object]:
         data["broker"] = zone.broker.to_data()
     if zone.channels is not None:
         data["channels"] = zone.channels
+    if zone.access is not None:
+        data["access"] = access_data(zone.access)
     return data | {"hosts": {host.name: _host_data(host) for host in zone.hosts}}
 
 

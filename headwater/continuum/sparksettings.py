@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headwater.continuum.yamltree import Fields, Items, Leaf, Problems, YamlNode, shown
+from headwater.continuum.yamltree import Fields, Items, Leaf, Problems, YamlNode
 from headwater.core.errors import ContinuumError
+from headwater.core.text import shown
 
 _PACKAGE = re.compile(r"[A-Za-z0-9_.-]+:[A-Za-z0-9_.-]+:[A-Za-z0-9_.-]+")
 _PACKAGE_HINT = "write Maven coordinates, group:artifact:version, such as org.postgresql:postgresql:42.7.4"

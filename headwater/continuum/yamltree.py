@@ -30,6 +30,7 @@ from ruamel.yaml.events import (
 from ruamel.yaml.reader import ReaderError
 
 from headwater.core.errors import ContinuumError, ErrorList
+from headwater.core.text import printable, shown
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_DEPTH = 50
@@ -99,29 +100,18 @@ class Problems:
 
     def add(self, what: str, *, where: str, hint: str | None = None) -> None:
         """Add a problem; beyond MAX_PROBLEMS, raise all collected ones."""
-        self.errors.append(ContinuumError(_printable(what), where=where, hint=hint and _printable(hint)))
+        self.errors.append(ContinuumError(printable(what), where=where, hint=hint and printable(hint)))
         if len(self.errors) >= MAX_PROBLEMS:
             self.stop(f"more than {MAX_PROBLEMS - 1} problems", where=where, hint="correct those above first")
 
     def stop(self, what: str, *, where: str, hint: str | None = None) -> NoReturn:
         """Add a problem that ends the check, and raise all collected ones."""
-        raise ErrorList([*self.errors, ContinuumError(_printable(what), where=where, hint=hint)])
+        raise ErrorList([*self.errors, ContinuumError(printable(what), where=where, hint=hint)])
 
     def raise_any(self) -> None:
         """Raise an ErrorList if there were problems."""
         if self.errors:
             raise ErrorList(self.errors)
-
-
-def shown(text: str) -> str:
-    """Quote text from outside, cut to a readable length."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def _printable(message: str) -> str:
-    # Messages contain external names: their length is bounded, and a terminal's escapes are quoted.
-    text = message if len(message) <= 600 else message[:597] + "..."
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def read_text(path: Path, problems: Problems) -> str:
@@ -173,6 +163,9 @@ def tree_of_data(data: object, *, source: str, problems: Problems) -> YamlNode:
             value = _joined(value, where, problems)
             return Leaf(value, value, False, where)
         if value is None or isinstance(value, bool | int | float):
+            # Python refuses to write longer numbers; whoever reads the node refuses infinity.
+            if isinstance(value, int) and value.bit_length() > 1000:
+                value = math.inf if value > 0 else -math.inf
             return Leaf(value, str(value), True, where)
         if isinstance(value, list | tuple):
             return Items(tuple(node(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)), where)

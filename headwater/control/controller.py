@@ -8,6 +8,9 @@ answer delays only the changes that need it.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import math
 import os
 import socket
 import threading
@@ -50,6 +53,7 @@ from headwater.plan.steps import (
     side_by_side,
 )
 
+_LOG = logging.getLogger(__name__)
 TRY_SECONDS = 120.0
 """Seconds after which a warm-up ahead of a decision is abandoned."""
 IDLE = 1.0  # seconds between two reads of a store without work
@@ -80,9 +84,10 @@ class _Acting:
 class Controller:
     """Reconcile nodes with the desired state in a store.
 
-    ``lease``: seconds without a heartbeat after which another controller may take over. ``poll``: seconds between two
-    polls of the nodes' progress. ``patience``: seconds to wait for an unreachable node before the first step that
-    changes anything.
+    ``lease``: seconds without a heartbeat after which another controller may take over. While the store cannot be
+    written, the controller keeps its lease; once these seconds are over it gives no orders until it has renewed
+    the lease, and it ends only where another controller has taken it. ``poll``: seconds between two polls of the nodes'
+    progress. ``patience``: seconds to wait for an unreachable node before the first step that changes anything.
     """
 
     def __init__(
@@ -108,6 +113,8 @@ class Controller:
         self._make = executor or (lambda ports: Executor(ports, calls=self._calls))
         self._acting = _Acting()
         self._lost = threading.Event()
+        self._held_until = math.inf
+        """Until when nobody else can hold the lease, in monotonic seconds; without end where nothing renews it."""
         self._poller = Poller(store, self._holder, self._ports, self._calls, drifted=self._drifted)
         self._policy = Policy(store, self._holder, try_out=self._try_out)
         self._trying: threading.Thread | None = None
@@ -119,7 +126,13 @@ class Controller:
         self._changed = threading.Event()
 
     def _stamp(self) -> Stamp:
+        if not self._proves():
+            raise Unavailable("the lease could not be renewed", where=self._store.where, hint="free space on its disk")
         return self._stamps()
+
+    def _proves(self) -> bool:
+        """Return whether nobody else can hold the lease now."""
+        return time.monotonic() < self._held_until
 
     # ------------------------------------------------------------ living
 
@@ -129,7 +142,7 @@ class Controller:
             return
         say(f"acting on {self._store.where}")
         threads = [
-            threading.Thread(target=self._keep_lease, args=(stop,), name="lease", daemon=True),
+            threading.Thread(target=self._keep_lease, args=(stop, say), name="lease", daemon=True),
             threading.Thread(target=self._keep_polling, args=(stop,), name="progress", daemon=True),
             threading.Thread(target=self._keep_deciding, args=(stop,), name="policy", daemon=True),
         ]
@@ -137,7 +150,7 @@ class Controller:
             thread.start()
         try:
             while not stop.is_set() and not self._lost.is_set():
-                self._rest(self._guarded(self._hand_out, say), stop)
+                self._rest(self._guarded(self._hand_out), stop)
         finally:
             ours = not self._lost.is_set()
             self._lose()
@@ -145,7 +158,8 @@ class Controller:
                 thread.join(self._lease)
             self._come_to_rest()
             if ours:
-                self.release()
+                with contextlib.suppress(Unavailable):  # then it expires
+                    self.release()
         if not stop.is_set():
             raise LeaseLost(
                 "another controller has taken over",
@@ -156,8 +170,10 @@ class Controller:
     def _take_lease(self, stop: threading.Event, say: Callable[[str], None]) -> bool:
         told = ""
         while not stop.is_set():
+            asked = time.monotonic()
             try:
                 if self.hold():
+                    self._held_until = asked + self._lease
                     return True
                 lease = self._store.lease()
                 found = f"{lease.label} acts on {self._store.where}" if lease is not None else told
@@ -182,17 +198,34 @@ class Controller:
         """Release the lease."""
         self._store.release(self._holder)
 
-    def _keep_lease(self, stop: threading.Event) -> None:
-        heartbeat = time.monotonic()
+    def _keep_lease(self, stop: threading.Event, say: Callable[[str], None]) -> None:
+        """Renew the lease; tell once when the store cannot be written, when orders stop, and when they go on."""
+        term, failed, paused = self._stamps.term, "", False
         while not stop.is_set() and not self._lost.wait(self._lease / 3):
             asked = time.monotonic()
             try:
                 if not self.hold():
                     self._lose()
-                heartbeat = asked
-            except HeadwaterError:
-                if time.monotonic() - heartbeat > self._lease:
-                    self._lose()
+                    return
+            except HeadwaterError as error:
+                if not failed:
+                    failed = str(error)
+                    say(f"the store cannot be written, the controller waits: {failed}")
+                if not paused and not self._proves():
+                    paused = True
+                    say("the lease could not be renewed: no orders are given until it can be")
+                continue
+            if self._stamps.term != term:  # another one had it meanwhile, and has changed what this one knows
+                self.release()
+                self._lose()
+                return
+            if not self._proves():
+                for executor in list(self._executors.values()):
+                    executor.excuse(asked - self._held_until)
+            self._held_until = asked + self._lease
+            if failed:
+                say("the store can be written again, the controller goes on")
+            failed, paused = "", False
 
     def _lose(self) -> None:
         self._lost.set()
@@ -202,11 +235,14 @@ class Controller:
 
     def _keep_polling(self, stop: threading.Event) -> None:
         while not stop.is_set() and not self._lost.is_set():
-            self._changed.wait(self._guarded(self.poll, lambda text: None))
+            if self._proves():
+                self._changed.wait(self._guarded(self.poll))
+            else:
+                self._lost.wait(IDLE)
 
     def _keep_deciding(self, stop: threading.Event) -> None:
         while not stop.is_set() and not self._lost.wait(IDLE):
-            self._guarded(self._decide_all, lambda text: None)
+            self._guarded(self._decide_all)
 
     def _decide_all(self) -> float:
         self._policy.look(self._poller.fresh(2 * IDLE))
@@ -244,13 +280,14 @@ class Controller:
             return False
         return True
 
-    def _guarded(self, act: Callable[[], float], say: Callable[[str], None]) -> float:
-        """Run an action; tolerate a database that is temporarily unavailable."""
+    def _guarded(self, act: Callable[[], float]) -> float:
+        """Run an action while the lease holds; tolerate a database that is temporarily unavailable."""
+        if not self._proves():
+            return IDLE
         try:
             return act()
-        except Unavailable as error:
-            say(str(error))
-            return IDLE
+        except Unavailable:
+            return IDLE  # the renewal of the lease tells why
         except (LeaseLost, Fenced):
             self._lose()
             return 0.0
@@ -285,10 +322,13 @@ class Controller:
         try:
             while not wait and not self._lost.is_set():
                 self._acting.began[name] = time.monotonic()
-                wait = self._guarded(lambda: self.advance(name), lambda text: None)
+                wait = self._guarded(lambda: self.advance(name))
                 if wait < _BRIEF and wait > 0:
                     self._lost.wait(wait)
                     wait = 0.0
+        except Exception:  # a defect: the other deployments go on, and this one is not tried without a pause
+            _LOG.exception("deployment %s", name)
+            wait = IDLE
         finally:
             with self._acting.woken:
                 self._acting.began.pop(name, None)
@@ -345,6 +385,8 @@ class Controller:
         plan = self._store.plan(desired.plan) if desired.plan else None
         try:
             plan, steps, phase = self._decide(record, desired, plan)
+        except Unavailable:  # the store
+            raise
         except HeadwaterError as error:
             self._store.refuse(self._holder, desired, plan, f"refused, nothing was changed: {error}")
             return
@@ -568,7 +610,7 @@ class Controller:
         def act() -> None:
             try:
                 if drift.holds():
-                    self._guarded(lambda: self._repair(drift), lambda text: None)
+                    self._guarded(lambda: self._repair(drift))
             finally:
                 with self._acting.woken:
                     self._acting.began.pop(name, None)

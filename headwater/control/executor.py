@@ -139,6 +139,12 @@ class Executor:
         trying = self._trying.get(step)
         return self._clock() - trying.since if trying else 0.0
 
+    def excuse(self, seconds: float) -> None:
+        """Leave out seconds in which no step could be attempted."""
+        for trying in list(self._trying.values()):
+            trying.since += seconds
+            trying.asked += seconds
+
     def give_up(self) -> None:
         """Forget all open attempts: other steps follow, and late orders are fenced."""
         self._trying.clear()

@@ -46,7 +46,8 @@ class NodeHeartbeats:
             before, new = agent.partition("-")[0], answer.agent.partition("-")[0]
             self._tell(deployments, f"agent of {node}", f"has ended (process {before}) and runs again (process {new})")
         if spark and answer.spark and spark != answer.spark:
-            self._tell(deployments, f"Spark of {node}", "has ended and runs again")
+            why = f": {answer.ending}" if answer.ending else ""
+            self._tell(deployments, f"Spark of {node}", f"has ended and runs again{why}")
         self._known[node] = answer.agent or agent, answer.spark
 
     def _last(self, node: str, deployments: Collection[str]) -> tuple[str, str]:

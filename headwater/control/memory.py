@@ -204,13 +204,16 @@ def sample_text(progress: Progress) -> str:
 
 
 def keep_samples(connection: Connection, at: float, texts: Mapping[str, str]) -> None:
-    """Store a sample per deployment, as :func:`sample_text` gives it; thin out older samples once a minute."""
+    """Store a sample per deployment, as :func:`sample_text` gives it; thin out older samples once a minute.
+
+    Samples of a later time are deleted: the clock was set back, and the newest sample is the one that counts.
+    """
     if not texts:
         return
     column, mine = t.samples.c, t.samples.c.deployment.in_(texts)
     newest = select(column.deployment, func.max(column.at)).where(mine).group_by(column.deployment)
     last = {name: float(moment) for name, moment in connection.execute(newest)}
-    connection.execute(delete(t.samples).where(and_(mine, column.at == at)))
+    connection.execute(delete(t.samples).where(and_(mine, column.at >= at)))
     made = [{"deployment": name, "at": at, "progress": text} for name, text in texts.items()]
     connection.execute(insert(t.samples), made)
     if due := [name for name in texts if name not in last or last[name] // APART != at // APART]:

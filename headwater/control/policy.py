@@ -123,7 +123,8 @@ class Policy:
             watched.timing.disturbed()
             self._follow(open_ones, changes)
             return
-        ended = max((c.ended or 0.0 for c in changes), default=0.0)
+        # A change that seems to end later than now ended before the clock was set back.
+        ended = max((c.ended for c in changes if c.ended is not None and c.ended <= self._clock()), default=0.0)
         case = self._case(record, slo, watched, ended)
         open_ones = self._follow(open_ones, changes)
         if case is None:
@@ -174,6 +175,8 @@ class Policy:
     def _samples(self, name: str, watched: _Watched, now: float) -> Sequence[Sample]:
         """Return the samples of the last minutes; read only new ones."""
         kept = watched.samples
+        while kept and kept[-1].at > now:
+            kept.pop()  # the clock was set back
         last = kept[-1].at if kept else now - SEEN
         kept.extend(s for s in self._store.samples(name, since=last) if s.at > last)
         while kept and kept[0].at < now - SEEN - 1.0:

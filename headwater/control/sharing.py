@@ -167,7 +167,10 @@ class Sharing(SharingReader, DatabaseWriter):
         return version
 
     def set_owner(self, name: str, limits: OwnerLimits, *, role: Role | None = None, token: bool = False) -> str | None:
-        """Set an owner's limits, and the role where one is given; with ``token`` create and return a token."""
+        """Set an owner's limits, and the role where one is given; with ``token`` create and return a token.
+
+        A new owner with a token gets the least role where none is given.
+        """
         given = secrets.token_urlsafe(24) if token else None
         values: dict[str, Any] = {"limits": dump_json(limits).decode()}
         if role is not None:
@@ -177,7 +180,8 @@ class Sharing(SharingReader, DatabaseWriter):
         with self._writing() as connection:
             mine = t.owners.c.name == name
             if not connection.execute(update(t.owners).where(mine).values(**values)).rowcount:
-                connection.execute(insert(t.owners).values(name=name, **values))
+                least: Role = "viewer" if token else "owner"
+                connection.execute(insert(t.owners).values(**{"name": name, "role": least, **values}))
         return given
 
     def grant(self, owner: str, other: str, what: Right, *, given: bool = True) -> None:

@@ -342,8 +342,12 @@ class Store(StoreReader, Memory, Sharing):
         unit_statuses: UnitStatuses | None = None,
         active_plan: str | None = None,
     ) -> None:
-        """End a change. ``active_plan`` is the plan that is active from now on."""
+        """End a change. ``active_plan`` is the plan that is active from now on.
+
+        The deployment goes on to ``phase``, unless a newer desired state has been stored meanwhile.
+        """
         with self._acting(holder) as connection:
+            superseded = rows.record_of(connection, change.deployment).version > change.version
             left = and_(t.journal.c.change == change.id, t.journal.c.state.in_(("todo", "begun")))
             connection.execute(update(t.journal).where(left).values(state="dropped"))
             connection.execute(
@@ -358,7 +362,7 @@ class Store(StoreReader, Memory, Sharing):
             values: dict[str, Any] = {} if outcome == "superseded" else {"observed_version": change.version}
             if outcome in ("done", "rolled back"):
                 values["active_plan"] = active_plan
-            rows.set_phase(connection, change.deployment, phase, message, **values)
+            rows.set_phase(connection, change.deployment, "wanted" if superseded else phase, message, **values)
             what = f"version {change.version}: {outcome}" + (f": {message}" if message else "")
             rows.tell(connection, change.deployment, what)
 

@@ -1,8 +1,9 @@
 """Read and write sizes, bandwidths and durations.
 
-Sizes are bytes (int), bandwidths bits per second (float), durations seconds
-(float). Units are never guessed: ``2g`` and ``10Mbps`` mean different things to
-different tools, so they are refused with the spelling to use instead.
+Sizes are bytes (int, 64 bits), bandwidths bits per second (float, at most
+1000000Tbit/s), durations seconds (float, at most 1000 years). Units are never
+guessed: ``2g`` and ``10Mbps`` mean different things to different tools, so they
+are refused with the spelling to use instead.
 """
 
 from __future__ import annotations
@@ -13,9 +14,20 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 
 from headwater.core.errors import HeadwaterError
+from headwater.core.text import shown
 
 # A longer number, binary or decimal, is a mistake or an attack.
 _LONGEST = 400
+MOST_BYTES = 2**63 - 1
+MOST_BITS_PER_S = 1e18
+MOST_SECONDS = 1000 * 365.25 * 86_400
+"""Bounds of all quantities. Spark's times are microseconds in 64 bits, and its timestamps end in the year 9999."""
+_BOUND_OF = {
+    "size": (MOST_BYTES, "8191PiB"),
+    "bandwidth": (MOST_BITS_PER_S, "1000000Tbit/s"),
+    "duration": (MOST_SECONDS, "365250 days, a thousand years"),
+    "interval": (MOST_SECONDS, "1000 years"),
+}
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([^\s0-9.].*?)?\s*", re.DOTALL)
 
 _SIZES: Mapping[str, Decimal] = {"B": Decimal(1)} | {
@@ -73,7 +85,7 @@ def parse_size(text: str) -> int:
         raise _unit_error(text, unit, kind="size", hint=hint)
     # Integer arithmetic: a Decimal product would round beyond 28 digits.
     numerator, denominator = number.as_integer_ratio()
-    return _round_half_up(numerator * int(scale), denominator)
+    return int(_bounded(_round_half_up(numerator * int(scale), denominator), text, kind="size"))
 
 
 def parse_heap(text: str) -> int:
@@ -82,10 +94,11 @@ def parse_heap(text: str) -> int:
     >>> parse_heap("2g"), parse_heap("512m"), parse_heap("1GiB")
     (2048, 512, 1024)
     """
-    short = re.fullmatch(r"(\d+)([gGmM])", text)
-    if short:
-        return int(short[1]) * (1024 if short[2] in "gG" else 1)
-    return max(1, parse_size(text) // 2**20)
+    short = re.fullmatch(r"([0-9]{1,19})([gGmM])", text)
+    found = parse_size(f"{short[1]}{short[2].upper()}iB" if short else text) // 2**20
+    if found < 1:
+        raise QuantityError(f"a heap of {shown(text)} is less than 1MiB", hint="write 1g, or 512m")
+    return found
 
 
 def parse_bandwidth(text: str) -> float:
@@ -102,7 +115,7 @@ def parse_bandwidth(text: str) -> float:
         bits = 8
     else:
         raise _unit_error(text, unit, kind="bandwidth", hint=hint)
-    return _finite(number * bits * _PREFIXES[found[1].lower()], text, kind="bandwidth")
+    return float(_bounded(number * bits * _PREFIXES[found[1].lower()], text, kind="bandwidth"))
 
 
 def parse_duration(text: str) -> float:
@@ -116,7 +129,7 @@ def parse_duration(text: str) -> float:
     scale = _DURATIONS.get(unit.lower())
     if scale is None:
         raise _unit_error(text, unit, kind="duration", hint=hint)
-    return _finite(number * scale, text, kind="duration")
+    return float(_bounded(number * scale, text, kind="duration"))
 
 
 def parse_interval(text: str) -> tuple[int, float]:
@@ -131,18 +144,17 @@ def parse_interval(text: str) -> tuple[int, float]:
     while at == 0 or at < len(rest):
         part = _INTERVAL_PART.match(rest, at)
         if part is None or len(text) > _LONGEST:
-            raise QuantityError(
-                f"{_shown(text)} is not an interval", hint="write 30 seconds, 1 hour 30 minutes, 1 year"
-            )
+            raise QuantityError(f"{shown(text)} is not an interval", hint="write 30 seconds, 1 hour 30 minutes, 1 year")
         sign, at = -1 if part[1] == "-" else 1, part.end()
         unit = part[3].lower()
         if unit in _MONTHS:
             count = _split(part[2], kind="interval", hint="write 1 year, or 18 months")[0] * _MONTHS[unit]
             if count != int(count):
-                raise QuantityError(f"{_shown(text)} has a part of a month", hint="write whole months, or days")
+                raise QuantityError(f"{shown(text)} has a part of a month", hint="write whole months, or days")
             months += sign * int(count)
         else:
             seconds += sign * parse_duration(part[2])
+    _bounded(abs(months) * MOST_SECONDS / 12_000 + abs(seconds), text, kind="interval")
     return months, seconds
 
 
@@ -203,25 +215,21 @@ def _round_half_up(numerator: int, denominator: int) -> int:
 def _split(text: str, *, kind: str, hint: str) -> tuple[Decimal, str]:
     found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
-        raise QuantityError(f"{_shown(text)} is not a {kind}", hint=hint)
+        raise QuantityError(f"{shown(text)} is not a {kind}", hint=hint)
     if found[2] is None:
-        raise QuantityError(f"{kind} {_shown(text)} has no unit", hint=hint)
+        raise QuantityError(f"{kind} {shown(text)} has no unit", hint=hint)
     return Decimal(found[1]), found[2]
 
 
 def _unit_error(text: str, unit: str, *, kind: str, hint: str) -> QuantityError:
-    return QuantityError(f"{_shown(text)} is not a {kind}: unknown unit {_shown(unit)}", hint=hint)
+    return QuantityError(f"{shown(text)} is not a {kind}: unknown unit {shown(unit)}", hint=hint)
 
 
-def _finite(number: Decimal, text: str, *, kind: str) -> float:
-    result = float(number)
-    if not math.isfinite(result):
-        raise QuantityError(f"{kind} {_shown(text)} is too large", hint="write a smaller number")
-    return result
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+def _bounded(number: Decimal | float, text: str, *, kind: str) -> Decimal | float:
+    most, words = _BOUND_OF[kind]
+    if number > most:
+        raise QuantityError(f"{kind} {shown(text)} is too large", hint=f"write at most {words}")
+    return number
 
 
 def _three_digits(value: float, steps: list[tuple[float, str]]) -> str:

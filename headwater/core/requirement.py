@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError
 from headwater.core.jsonform import custom_schema
-from headwater.core.quantity import QuantityError, format_size, parse_size
+from headwater.core.quantity import MOST_BYTES, QuantityError, format_size, parse_size
 
 Value = bool | int | float | str
 """A capability or a literal. Sizes are whole numbers of bytes."""
@@ -51,6 +51,9 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _EXAMPLE = "write requirements like: gpu = true and n_cpu >= 4 and memory >= 16GiB"
+MOST_CORES = 65_536
+"""Highest ``n_cpu`` of a host."""
+_SIZE_FORM = re.compile(r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?\s*(?:[kKMGTP]i?)?B")
 # Doubles hold whole numbers up to here exactly.
 _EXACT_FLOAT = 2**53
 
@@ -73,10 +76,28 @@ def capability(value: object) -> Value:
     raise TypeError(f"a capability cannot be of type {type(value).__name__}")
 
 
+def offered(name: str, value: object) -> Value:
+    """Return a capability of a host; raise QuantityError where the number makes no sense.
+
+    `n_cpu` is above 0, `memory` at least a byte, and every number fits into 64 bits.
+    """
+    found = capability(value)
+    number = None if isinstance(found, bool | str) else found
+    if name == "n_cpu" and (number is None or not 0 < number <= MOST_CORES):
+        raise QuantityError("not a number of cores", hint=f"write a number above 0, at most {MOST_CORES}")
+    if name == "memory" and (number is None or not 1 <= number <= MOST_BYTES):
+        raise QuantityError("not a size of memory", hint="write a size such as 16GiB, at most 8191PiB")
+    if number is not None and abs(number) > MOST_BYTES:
+        raise QuantityError("beyond 64 bits", hint=f"write a number from -{MOST_BYTES} to {MOST_BYTES}")
+    if isinstance(found, str) and _SIZE_FORM.fullmatch(found):
+        raise QuantityError("not a size", hint="write a size such as 16GiB, at most 8191PiB; or another text")
+    return found
+
+
 class Capabilities(Mapping[str, Value]):
     """Capabilities of a host: an immutable, hashable mapping of attributes to values.
 
-    Unlike in a dict, `true` and `1` are different values.
+    Unlike in a dict, `true` and `1` are different values. `offered` checks them.
     """
 
     __slots__ = ("_values",)

@@ -166,7 +166,7 @@ class Reader(habits.NameGuard):
     ) -> Stream:
         """Read JSON messages of an MQTT topic. ``broker`` is host or host:port.
 
-        The named environment variables, read in the zone, hold user name and password.
+        ``username_env`` and ``password_env`` name secrets of the zone, ``HEADWATER_SECRET_...``.
         """
         return self._source(
             sources.MqttSource,

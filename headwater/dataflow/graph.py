@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
@@ -281,7 +282,7 @@ def _name_problems(flow: Dataflow) -> list[HeadwaterError]:
                     hint="use letters, digits, '_', '-' and '.', at most 100 of them (it becomes a file name)",
                 )
             )
-    for location in {x for x in flow.locations if flow.locations.count(x) > 1}:
+    for location in (x for x, count in Counter(flow.locations).items() if count > 1):
         problems.append(DataflowError(f"location {location} is named twice", hint="name it once"))
     return problems
 
@@ -289,7 +290,7 @@ def _name_problems(flow: Dataflow) -> list[HeadwaterError]:
 def _shape_problems(operators: tuple[ops.Operator, ...]) -> list[HeadwaterError]:
     problems: list[HeadwaterError] = []
     ids = [o.id for o in operators]
-    for id_ in sorted({i for i in ids if ids.count(i) > 1} if len(set(ids)) < len(ids) else ()):
+    for id_ in sorted(i for i, count in Counter(ids).items() if count > 1):
         problems.append(
             DataflowError(f"two operators are called '{id_}'", hint="give each its own name with .named(...)")
         )

@@ -451,8 +451,8 @@ class Writer(habits.NameGuard):
     ) -> WrittenStream:
         """Write to a Kafka topic: expressions ``key`` and ``value``, or each row as one JSON object.
 
-        ``options`` are librdkafka's, with ``_`` for ``.``: ``compression_type="zstd"``. The named environment variables
-        hold user name and password.
+        ``options`` are librdkafka's, with ``_`` for ``.``: ``compression_type="zstd"``. ``user_env`` and
+        ``password_env`` name secrets, ``HEADWATER_SECRET_...``.
         """
         columns = [f"{value or row_json(self.stream.columns)} AS value"]
         columns += [f"{key} AS key"] if key is not None else []
@@ -477,7 +477,7 @@ class Writer(habits.NameGuard):
         driver: str | None = None,
         **options: str,
     ) -> WrittenStream:
-        """Append to a table through JDBC. The named environment variables hold user name and password."""
+        """Append to a table through JDBC. ``user_env``, ``password_env``: secrets, ``HEADWATER_SECRET_...``."""
         return self._sink(
             sinks.JdbcSink,
             url=url,

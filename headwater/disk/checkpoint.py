@@ -80,6 +80,11 @@ def begin_run(checkpoint: Path) -> str:
     return str(marks / run)
 
 
+def has_begun(checkpoint: Path) -> bool:
+    """Return whether a query has ever been started with a checkpoint, or one was assembled for it."""
+    return (checkpoint / _MARKS / _RUN_FILE).exists() or (checkpoint / "offsets").exists()
+
+
 def begin_to_publish(run: str, batch: int) -> None:
     """Mark a batch of a run before any of it is visible; raise ChannelError where it was taken back."""
     mark = Path(f"{run}.{batch}")
@@ -180,10 +185,14 @@ def needed_of(log: Path) -> list[Path]:
 
 
 def positions(checkpoint: Path) -> dict[str, int]:
-    """Return the position in each channel that a stopped query's committed batches have reached."""
+    """Return the position in each channel that a query's committed batches have reached with all reads."""
+    return positions_in(checkpoint, newest_batch(checkpoint / "commits"))
+
+
+def positions_in(checkpoint: Path, batch: int) -> dict[str, int]:
+    """Return the position in each channel at the end of a planned batch; empty for a batch that is missing."""
     try:
-        newest = newest_batch(checkpoint / "commits")
-        lines = (checkpoint / "offsets" / str(newest)).read_text().splitlines()
+        lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
     except (OSError, ValueError):
         return {}
     found: dict[str, int] = {}
@@ -192,7 +201,7 @@ def positions(checkpoint: Path) -> dict[str, int]:
         with contextlib.suppress(ValueError):
             offset = json.loads(brace + rest)
             if isinstance(offset, dict) and all("@" in k for k in offset):
-                found |= {k: int(v) for k, v in offset.items()}
+                found |= {k: min(int(v), found.get(k, int(v))) for k, v in offset.items()}
     return found
 
 
@@ -217,14 +226,14 @@ def advances_watermark(checkpoint: Path, batch: int) -> bool:
 
 
 def sweep_torn(directory: Path) -> None:
-    """Delete files that a killed query left half written in its logs of offsets and commits.
+    """Delete files that a killed query left half written in its logs, and checksums without their files.
 
     Spark refuses to start a first batch beside such a file.
     """
-    for log in (directory / "offsets", directory / "commits"):
+    for log in (directory / "offsets", directory / "commits", *(directory / "sources").glob("*")):
         if not log.is_dir():
             continue
         for file in log.iterdir():
-            number = file.name[1:].removesuffix(".crc")
-            if file.name.startswith(".") and not (number.isdigit() and (log / number).exists()):
+            name = file.name[1:].removesuffix(".crc")
+            if file.name.startswith(".") and not (name[:1].isdigit() and (log / name).exists()):
                 file.unlink(missing_ok=True)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 import uuid
-from collections.abc import Collection, Iterator
+import zlib
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headwater.core.errors import ChannelError
+
+_SEAL = "crc32"
 
 
 def sync_directory(path: Path) -> None:
@@ -22,15 +26,18 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def write_atomically(path: Path, text: str | bytes, *, scratch: Path | None = None, fsync: bool = True) -> None:
+def write_atomically(
+    path: Path, text: str | bytes, *, scratch: Path | None = None, fsync: bool = True, mode: int = 0o666
+) -> None:
     """Replace a small file so that a reader sees the old or the new text, never a part.
 
     ``scratch`` is a directory on the same disk; without one the new text is written beside the file,
-    under a hidden name, and the file's directory is created if it is missing.
+    under a hidden name, and the file's directory is created if it is missing. ``mode``: its permissions, less the
+    process's umask.
     """
     if scratch is None:
         path.parent.mkdir(parents=True, exist_ok=True)
-    with _draft(path, text, scratch=scratch, fsync=fsync) as temp:
+    with _draft(path, text, scratch=scratch, fsync=fsync, mode=mode) as temp:
         os.replace(temp, path)
     if fsync:
         sync_directory(path.parent)
@@ -98,13 +105,55 @@ def read_object(path: Path) -> dict[str, Any] | None:
     return value
 
 
+def checksum(body: Mapping[str, Any]) -> int:
+    """Return the checksum of a JSON object; the order of its keys makes no difference."""
+    return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+
+
+def sealed(body: Mapping[str, Any], *, indent: int | None = None) -> str:
+    """Return a small JSON object as text, with its checksum; `read_sealed` reads it."""
+    return json.dumps({**body, _SEAL: checksum(body)}, indent=indent)
+
+
+def read_sealed(path: Path, keys: Collection[str]) -> dict[str, Any] | None:
+    """Read a small JSON object that has these keys and a checksum; None when there is no such file.
+
+    Files of earlier versions have no checksum.
+    """
+    body = read_object(path)
+    if body is None:
+        return None
+    seal = body.pop(_SEAL, None)
+    if not set(body) <= set(keys) or (seal is not None and seal != checksum(body)):
+        raise ChannelError(
+            "the file does not match its checksum" if seal is not None else "the file has unknown keys",
+            where=str(path),
+            hint="the file was damaged outside Headwater: restore it from a backup",
+        )
+    return body
+
+
 def read_note(path: Path) -> dict[str, Any]:
-    """Read a small JSON object whose loss costs little; empty when it is missing or damaged."""
+    """Read a small JSON object whose loss costs little; empty when it is missing or damaged.
+
+    Other errors are raised: a process without a free file descriptor must not take the note for a missing one.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def sweep_staged(directory: Path) -> None:
+    """Delete all staged files of a directory; small files that are being written are hidden, and stay."""
+    for file in directory.glob("[!.]*"):
+        file.unlink(missing_ok=True)
+
+
+def is_fresh(file: Path, seconds: float) -> bool:
+    """Return whether a file was written less than ``seconds`` ago; not where the clock was set back since."""
+    return 0 <= time.time() - file.stat().st_mtime < seconds
 
 
 def sweep(directory: Path, before: float | None, *, but: Collection[str] = ()) -> None:

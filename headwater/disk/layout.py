@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.plan.model import Channel, Unit
 from headwater.plan.spec import UnitSpec
+
+_FILE_URI = re.compile(r"file:(?://[^/]*)?(/.*)", re.DOTALL | re.IGNORECASE)
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+REPLAYED = "replayed-records"
+"""The directory of all files of replayed dead letters, below a deployment's."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,10 @@ class Layout:
     def dead_letters(self, unit: Unit) -> Path:
         return self.root / "deadletters" / unit.checkpoint
 
+    def replayed(self, operator: str) -> Path:
+        """The files of replayed dead letters of a file source: below it, each at the path that the source reads."""
+        return self.root / REPLAYED / operator
+
     @property
     def all_dead_letters(self) -> Path:
         return self.root / "deadletters"
@@ -84,5 +94,11 @@ def sink_directory(path: str, unit: Unit) -> str:
 
 
 def full_path(path: str) -> str:
-    """Make a user's path absolute: Spark's processes have other working directories than the user."""
-    return path if "://" in path else os.path.abspath(path)
+    """Make a user's path absolute: Spark's processes have other working directories than the user.
+
+    >>> full_path("/in/../x"), full_path("file://localhost/in"), full_path("s3a://bucket/in")
+    ('/x', '/in', 's3a://bucket/in')
+    """
+    if (local := _FILE_URI.fullmatch(path)) is not None:
+        return os.path.abspath(local[1])
+    return path if _URI.match(path) else os.path.abspath(path)

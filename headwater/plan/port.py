@@ -80,13 +80,15 @@ Wanted = Literal["prepared", "running", "stopped", "finished"]
 class NodeReport:
     """State of a node: its deployments by name, and the last order of each unit.
 
-    ``agent`` and ``spark`` identify its processes; '' where there is none, or it is not known.
+    ``agent`` and ``spark`` identify its processes; '' where there is none, or it is not known. ``ending``: how its
+    Spark ended last by itself.
     """
 
     progress: Mapping[str, Progress]
     units: Mapping[str, Mapping[Incarnation, Wanted]]
     agent: str = ""
     spark: str = ""
+    ending: str = ""
 
 
 class NodePort(Protocol):

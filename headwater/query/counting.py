@@ -37,6 +37,8 @@ class Read:
     operator: str
     location: str | None = None
     counts: bool = True
+    replayed: bool = False
+    """Whether it reads the records replayed to the source, which the read before it does not."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Tally:
     """Sums of the rows in a query's progress since it was started.
 
     ``times``: the newest event time of each of its ``inputs``, in microseconds. ``heard``: when the last batch with
-    rows of a read ended, in seconds since 1970.
+    rows of a read was observed, in seconds of the monotonic clock.
     """
 
     def __init__(self, counting: Counting, rows: Mapping[str, int] | None = None) -> None:
@@ -136,10 +138,10 @@ class Tally:
         self.times: dict[str, int] = {}
         self.heard: dict[int, float] = {}
 
-    def take(self, progress: Mapping[str, Any], ended: float) -> None:
-        """Add the progress of a batch that has ``ended``, in seconds since 1970."""
+    def take(self, progress: Mapping[str, Any], now: float) -> None:
+        """Add the progress of a batch that is observed ``now``, in seconds of the monotonic clock."""
         sources = progress["sources"]
-        self.heard |= {n: ended for n, source in enumerate(sources) if source["numInputRows"]}
+        self.heard |= {n: now for n, source in enumerate(sources) if source["numInputRows"]}
         if len(sources) == len(self.counting.reads):
             for number, source in enumerate(sources):
                 self.rows[f"read {number}"] += int(source["numInputRows"] or 0)
@@ -192,12 +194,17 @@ class Tally:
             seen.append(OperatorProgress(operator=id_, rows_in=rows_in, rows_out=out.get(id_)))
         return tuple(seen)
 
+    def _is_replayed(self, number: int) -> bool:
+        return number < len(self.counting.reads) and self.counting.reads[number].replayed
+
     def _source(self, id_: str, rows_out: int | None) -> Iterable[OperatorProgress]:
         """Yield a source's counts: all its records as input, those that fit its schema as output."""
         reads = [(n, r) for n, r in enumerate(self.counting.reads) if r.operator == id_ and r.location]
         first = {r.location: n for n, r in reversed(reads)}
         for location, number in sorted(first.items(), key=lambda item: item[1]):
             taken = self.rows.get(f"read {number}")
+            if taken is not None and self._is_replayed(number + 1):
+                taken += self.rows[f"read {number + 1}"]
             given = rows_out
             if len(first) > 1:
                 rejected = (id_, location) in self.counting.rejects

@@ -30,6 +30,7 @@ _STUMBLES = (
 _OURS = re.compile(r"headwater\.core\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
 _OPERATOR = re.compile(r"(operator '[^']*'[^:]*): (.*)", re.DOTALL)
 _NO_SPACE = re.compile(r"(?:No space left on device|Disk quota exceeded|File too large)(?:: '[^']+')?")
+_NO_FILES = "Too many open files"
 _SYSTEM = re.compile(r"\[Errno \d+\]")
 _PYTHON = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
 _CAUSED_BY = re.compile(r"^Caused by: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
@@ -39,6 +40,7 @@ _NAMES = re.compile(r"`([^`\n]+)`")
 _GOES_ON = "the unit continues from its last batch"
 _HINTS = (
     (_NO_SPACE, f"free space on that disk; {_GOES_ON}"),
+    (re.compile(_NO_FILES), f"raise the limit of the agent and its Spark (ulimit -n, LimitNOFILE); {_GOES_ON}"),
     (re.compile(r"Permission|Not a directory|Read-only|Is a directory", re.I), f"make the path writable; {_GOES_ON}"),
     (re.compile(r"No such file|FileNotFound|PATH_NOT_FOUND|does not exist", re.I), f"restore the path; {_GOES_ON}"),
     (re.compile(r"OutOfMemoryError"), f"give Spark more memory with --memory; {_GOES_ON}"),
@@ -63,6 +65,8 @@ def cause(text: str) -> str:
     below = list(_CAUSED_BY.finditer(text))
     if full is not None:
         found = f"the disk is full: {full[0]}"
+    elif _NO_FILES in text:  # Spark says that the file does not exist
+        found = f"no file descriptor is left: {_NO_FILES}"
     elif raised:
         found = raised[-1][0]
     elif below and below[-1][2] and not found.startswith("["):

@@ -150,6 +150,16 @@ def arrivals(log: Path, after: int, upto: int) -> list[Times]:
     return [(min(times), max(times))] if times else []
 
 
+def entries_of(log: Path, after: int, upto: int) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a file source's log in the steps ``after`` (without it) to ``upto``."""
+    for step in range(after + 1, upto + 1):
+        plain = log / str(step)
+        for entry in _newest_first(plain if plain.exists() else log / f"{step}.compact"):
+            if entry["batchId"] < step:
+                break  # a compact list begins with all earlier files
+            yield entry
+
+
 def _newest_first(file: Path) -> Iterator[dict[str, Any]]:
     """Yield the files in a file source's list, from its end on; the list may be very long."""
     with open(file, "rb") as source:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
@@ -64,6 +65,8 @@ class Running:
     recent_ms: list[float] = field(default_factory=list)
     recent_rate: list[float] = field(default_factory=list)
     ends: dict[int, dict[str, int]] = field(default_factory=dict)
+    reached: Mapping[str, int] = field(default_factory=dict)
+    """Position in each channel before the first observed batch, where it is known."""
     error: RuntimeFailure | None = None
     batches: deque[Batch] = field(default_factory=lambda: deque(maxlen=BATCHES))
     """The newest batches observed, including those without rows; oldest first."""
@@ -105,12 +108,18 @@ class Running:
 
     @classmethod
     def resumed(
-        cls, query: StreamingQuery, note: Mapping[str, Any], explain: Callable[[str, str], RuntimeFailure] = translated
+        cls,
+        query: StreamingQuery,
+        note: Mapping[str, Any],
+        explain: Callable[[str, str], RuntimeFailure] = translated,
+        *,
+        reached: Mapping[str, int] = MappingProxyType({}),
     ) -> Running:
-        """Adopt a running query, with the totals of its last note."""
+        """Adopt a running query, with the totals of its last note and the positions that it has ``reached``."""
         return cls(
             query,
             explain=explain,
+            reached=reached,
             scans=int(note.get("scans", 1)),
             last_batch=int(note.get("batch", -1)),
             paid=int(note.get("batch", -1)),
@@ -162,7 +171,7 @@ class Running:
         self.done += 1
         self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in progress["stateOperators"])
         self.state_bytes = sum(_bytes(o) for o in progress["stateOperators"])
-        self.tally.take(progress, begun + took / 1000)
+        self.tally.take(progress, time.monotonic())
         for number, source in enumerate(progress["sources"]):
             self._take(number, source)
         self.late_rows += late_rows(progress, self.passed)
@@ -175,6 +184,8 @@ class Running:
     @property
     def positions(self) -> dict[str, int]:
         """Position in each channel that the newest batch has reached with all reads; left channels are missing."""
+        if not self.ends:
+            return dict(self.reached)
         found: dict[str, int] = {}
         for ends in self.ends.values():
             for channel, at in ends.items():

@@ -14,6 +14,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -70,6 +71,8 @@ class CompiledUnit:
     """How often it reads each of its sources."""
     counting: Counting
     """Counters of its operators' rows."""
+    replayed: frozenset[str]
+    """The sources whose replayed records it reads."""
 
 
 def lift_file(input_: WatermarkInput, lift: int | str) -> str:
@@ -92,6 +95,12 @@ def names_of_source(spec: UnitSpec, source: sources.Source) -> dict[str, str]:
     here = spec.unit.locations
     places = here if source.per_location else here[:1]
     return {place: source_name(f"s_{spec.tags[source.id]}_{place}") for place in places}
+
+
+def replayed_of(layout: Layout, source: sources.Source) -> Path | None:
+    """Return the directory of a file source's replayed records, if a record was ever replayed here."""
+    directory = layout.replayed(source.id)
+    return directory if isinstance(source, sources.FileSource) and directory.is_dir() else None
 
 
 def apart(again: str) -> str:
@@ -121,6 +130,7 @@ class UnitCompiler:
         self._parallelism = parallelism
         self._controlled = False
         self._reads: Counter[str] = Counter()
+        self._replayed: set[str] = set()
         self._measure = measure
         self._counting = Counting()
         self._late: set[str] = set()
@@ -139,7 +149,8 @@ class UnitCompiler:
             frame, sink_writers, sink = *self._routed(), None
             self._counting.outputs = list(outputs)
         counting = self._counting if self._measure else Counting(inputs=self._counting.inputs)
-        return CompiledUnit(frame, tuple(sink_writers), sink, self._controlled, self._scans(), counting)
+        replayed = frozenset(self._replayed)
+        return CompiledUnit(frame, tuple(sink_writers), sink, self._controlled, self._scans(), counting, replayed)
 
     def _scans_of_pass(self) -> set[str]:
         return set(self._served.scans) if self._served is not None else set()
@@ -275,7 +286,15 @@ class UnitCompiler:
             name += apart(again)
             counts = not again and source.id not in self._points
             self._counting.reads.append(Read(source.id, location, counts))
-            yield location, source_frame(self._spark, source, location, name=name, spool=spool)
+            replayed = replayed_of(self._layout, source)
+            if replayed is not None:
+                self._replayed.add(source.id)
+                self._counting.reads.append(Read(source.id, location, counts, replayed=True))
+            synced = self._synced()
+            frame = source_frame(
+                self._spark, source, location, name=name, spool=spool, synced=synced, replayed=replayed
+            )
+            yield location, frame
 
     def _read_parts(self, source: sources.Source) -> Iterator[DataFrame]:
         """Yield the well-formed records of a source at each location."""
@@ -302,6 +321,8 @@ class UnitCompiler:
         )
         if "max_rows_per_batch" in self._channel:
             reader = reader.option("max_rows_per_batch", str(self._channel["max_rows_per_batch"]))
+        if (synced := self._synced()) is not None:
+            reader = reader.option("checkpoint", str(synced))
         frame = reader.load()
         frame = self._timed(frame, type_, "0 seconds") if punctuate else compile.mark(frame, type_)
         part = self._unit.part
@@ -310,6 +331,10 @@ class UnitCompiler:
             share = f"pmod(xxhash64({quoted(part.column)}), {part.count}) = {part.index}"
             frame = frame.where(expression(share))
         return frame
+
+    def _synced(self) -> Path | None:
+        """Return the checkpoint if it is to be synced before input is deleted."""
+        return self._layout.checkpoint(self._unit) if self._channel.get("fsync", True) else None
 
     def _watermark(
         self, operator: ops.Watermark, frame: DataFrame, begin: int, also: tuple[str, ...] = ()

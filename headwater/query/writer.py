@@ -4,10 +4,12 @@ Option ``config`` of ``headwater_sink``::
 
     {"epoch": 3, "sink_writers": [{"tag": 0, "kind": "filelog", "path": "...", "event_time": "ts"},
                              {"tag": 1, "kind": "files", "format": "parquet", "path": "..."}],
-     "tracking": {...}, "run": "..."}
+     "tracking": {...}, "run": "...", "checkpoint": "..."}
 
 ``tracking`` is the JSON form of LatencyTracking. ``run`` is the result of
-``checkpoint.begin_run``: without it a batch cannot be taken back. Both may be left out.
+``checkpoint.begin_run``: without it a batch cannot be taken back. ``checkpoint`` is the directory that is synced
+before a batch is published: without it a power cut may lose rows. ``checked`` is the JSON form of CheckedFiles. All
+four may be left out.
 
 With one sink writer the frame's columns are the output's. With several the frame is ``__out`` (the
 tag) and one struct column ``o<tag>`` per sink writer, so that one query feeds them all.
@@ -15,8 +17,10 @@ tag) and one struct column ``o<tag>`` per sink writer, so that one query feeds t
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -25,6 +29,8 @@ from headwater.channels.segments import Segment
 from headwater.connectors.writers import DEAD_LETTERS, SinkWriter, SinkWriterTask, open_sink_writer
 from headwater.core.errors import ChannelError, RuntimeFailure
 from headwater.disk.checkpoint import begin_to_publish
+from headwater.disk.syncing import sync_checkpoint
+from headwater.query.checkedfiles import CheckedFiles
 from headwater.query.ingest import IngestTimes
 from headwater.query.latency import LatencyTracking
 
@@ -42,12 +48,21 @@ def tag_column(tag: int) -> str:
 
 
 def sink_config(
-    epoch: int, sink_writers: Sequence[Mapping[str, Any]], tracking: LatencyTracking, run: str | None = None
+    epoch: int,
+    sink_writers: Sequence[Mapping[str, Any]],
+    tracking: LatencyTracking,
+    run: str | None = None,
+    *,
+    checkpoint: Path | None = None,
+    checked: CheckedFiles | None = None,
 ) -> str:
     """Write option ``config``."""
     if not sink_writers:
         raise RuntimeFailure("a unit without outputs", where="sink", hint="report this as a defect")
     config = {"epoch": epoch, "sink_writers": list(sink_writers), "tracking": tracking.to_data(), "run": run}
+    config["checkpoint"] = str(checkpoint) if checkpoint else None
+    if checked is not None:
+        config["checked"] = checked.to_data()
     return json.dumps(config)
 
 
@@ -66,7 +81,8 @@ class HeadwaterSink(DataSource):
             epoch, specs = int(config["epoch"]), list(config["sink_writers"])
             tags = [int(spec.get("tag", 0)) for spec in specs]
             tracking = LatencyTracking.from_data(config["tracking"]) if "tracking" in config else None
-            run = config.get("run")
+            run, checkpoint = config.get("run"), config.get("checkpoint")
+            checked = CheckedFiles.from_data(config["checked"]) if "checked" in config else None
         except (KeyError, ValueError, TypeError) as error:
             raise ChannelError(
                 f"not a sink config: {error!r}",
@@ -87,7 +103,8 @@ class HeadwaterSink(DataSource):
                     where=f"sink {SINK_FORMAT}",
                     hint=f"make one struct column o<tag> per sink writer and an int column {TAG}",
                 )
-        return UnitWriter(epoch, dict(zip(tags, specs, strict=True)), tracking, run)
+        writers = dict(zip(tags, specs, strict=True))
+        return UnitWriter(epoch, writers, tracking, run, checkpoint=checkpoint, checked=checked)
 
 
 class SinkMessage(WriterCommitMessage):
@@ -110,11 +127,18 @@ class UnitWriter(DataSourceStreamArrowWriter):
         specs: Mapping[int, Mapping[str, Any]],
         tracking: LatencyTracking | None = None,
         run: str | None = None,
+        *,
+        checkpoint: str | None = None,
+        checked: CheckedFiles | None = None,
     ) -> None:
+        self._checked = checked
+        if checked is not None:
+            checked.check_sinks()
         self._epoch = epoch
         self._specs = dict(specs)
         self._tracking = tracking
         self._run = run
+        self._checkpoint = Path(checkpoint) if checkpoint else None
         # Spark makes a writer for every batch it plans: it recovers from a crash before the next one.
         for sink_writer in self._sink_writers().values():
             sink_writer.recover()
@@ -133,7 +157,8 @@ class UnitWriter(DataSourceStreamArrowWriter):
             segments = {tag: task.close() for tag, task in tasks.items()}
         except BaseException:
             for task in tasks.values():
-                task.abandon()
+                with contextlib.suppress(Exception):  # on a full disk the files of all the others go, too
+                    task.abandon()
             raise
         return SinkMessage({tag: segment for tag, segment in segments.items() if segment is not None})
 
@@ -142,8 +167,12 @@ class UnitWriter(DataSourceStreamArrowWriter):
 
         Raises ChannelError for a batch that was taken back after its query was stopped.
         """
+        if self._checked is not None:
+            self._checked.check_batch(batchId)
         if self._run is not None:
             begin_to_publish(self._run, batchId)
+        if self._checkpoint is not None:  # with the mark: what is published is not planned or taken back again
+            sync_checkpoint(self._checkpoint)
         tracking = self._tracking
         ingested = tracking.ingested(batchId) if tracking is not None else None
         sink_writers = self._sink_writers(ingested)

@@ -82,10 +82,29 @@ SERVER_CONF: Mapping[str, str] = {
 }
 
 
+LOCAL_AUTH: Mapping[str, str] = {
+    # The driver deserializes any message at its RPC port, also from other users of this machine. Without a cluster
+    # Spark makes the secret itself, and keeps it in the memory of its process.
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.saslFallback": "false",
+    # The default cipher, CTR, loads its classes in the thread that serves a task's class loader, which waits for it:
+    # the first query stood still for 120 s.
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+}
+"""Authentication of a Spark without a cluster; a cluster has a secret of its own, or none."""
+
 QUICK_CONF: Mapping[str, str] = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+
+
+_FOR_MEMORY = (
+    "perhaps by the system for lack of memory: look for 'oom' in the system's log, "
+    "and lower --memory or give the host more"
+)
 
 
 class Endpoint(Protocol):
@@ -110,6 +129,10 @@ class Endpoint(Protocol):
     @property
     def alive(self) -> bool:
         """Return whether the server runs."""
+
+    @property
+    def ending(self) -> str:
+        """Describe how a server that does not run has ended, and the next step."""
 
     def restart(self) -> None:
         """Start the server again, or connect to it again, after it has ended."""
@@ -206,6 +229,7 @@ class LocalEndpoint:
             **(QUICK_CONF if quick else {}),
             **({"spark.jars.packages": ",".join(packages)} if packages else {}),
             **(extra_conf or {}),
+            **(LOCAL_AUTH if master is None else {}),
         }
         arguments = [str(home / "bin" / "spark-submit"), "--master", master or f"local[{cores}]"]
         arguments += ["--driver-memory", f"{memory_mb}m"]
@@ -280,6 +304,16 @@ class LocalEndpoint:
         if self._process is not None:
             return self._process.poll() is None
         return _is_ours(self.pid, self.directory)
+
+    @property
+    def ending(self) -> str:
+        code = self._process.poll() if self._process is not None else None
+        if code == -signal.SIGKILL:
+            return f"it was killed (SIGKILL), {_FOR_MEMORY}"
+        if "OutOfMemoryError" in (said := self.last_words()):
+            return f"its heap was full ({said}): raise --memory"
+        how = "" if code is None else f" with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+        return f"it ended{how}; its log ends with: {said}; if that is no error, it was killed, {_FOR_MEMORY}"
 
     def stop(self) -> None:
         """Stop the server; running queries are interrupted in the middle of a batch."""
@@ -375,8 +409,8 @@ def _write_record(directory: Path, record: Mapping[str, Any]) -> None:
 def _read_record(directory: Path) -> dict[str, Any] | None:
     try:
         record = json.loads((directory / "server.json").read_text())
-    except (OSError, ValueError):
-        return None
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None  # another error must not make a running server count as ended: a second one would be started
     wanted = {"pid", "port", "token", "session", "cores", "start"}
     return record if isinstance(record, dict) and wanted <= set(record) else None
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from headwater.core.errors import ContinuumError, Unavailable
-from headwater.disk.credentials import from_environment
+from headwater.disk.credentials import read_secret
 from headwater.disk.durable import write_atomically
 from headwater.spark.endpoint import STREAMING_CONF, register_sources
 from headwater.spark.sparkclient import connect
@@ -54,7 +54,7 @@ class RemoteEndpoint:
             return self._session
 
     def _connect(self) -> SparkSession:
-        token = from_environment(self._token_env, where=self.url)
+        token = read_secret(self._token_env, where=self.url)
         file = self.directory / "session.json"
         known = _read(file)
         session = _try(self.url, known, token) if known else None
@@ -78,6 +78,10 @@ class RemoteEndpoint:
                 return True
         except OSError:
             return False
+
+    @property
+    def ending(self) -> str:
+        return f"the server at {self.url.partition(';')[0]} does not answer: its operator must start it again"
 
     def restart(self) -> None:
         """Connect to the server again after its operator has restarted it; raise Unavailable until then."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from pathlib import Path
 
 from headwater.continuum.model import Host, Node
 from headwater.continuum.sparksettings import SparkSettings
 from headwater.spark.endpoint import Endpoint, LocalEndpoint, end_stale
 from headwater.spark.remote import RemoteEndpoint
+
+_LOG = logging.getLogger(__name__)
+_AGAIN, _AGAIN_MOST = 1.0, 30.0  # seconds before a Spark that ended again is restarted
+_STEADY = 30.0  # seconds after a restart before which another end counts as again
 
 _HEAP_SHARE = 0.5
 """The heap's share of a host's memory; the rest is for Python workers, RocksDB and the system."""
@@ -39,6 +45,13 @@ class Sparks:
         self._settings = settings or SparkSettings()
         self._given = given
         self._known: tuple[Host, Endpoint] | None = None
+        self._ends = 0
+        """How often the Spark has ended by itself, each time soon after its start."""
+        self._due = 0.0
+        """When it is started again, or, while it runs, from when on it counts as steady (monotonic seconds)."""
+        self._found_ended = False
+        self.ending = ""
+        """How the Spark ended last; '' where it has not."""
         self._rests = False
         """Whether the Spark was ended until it is needed again."""
         self._lock = threading.Lock()
@@ -92,12 +105,34 @@ class Sparks:
         return "" if known is None or self._rests else known[1].generation
 
     def revive(self) -> Endpoint | None:
-        """Restart the Spark if it has ended by itself; return it then, else None."""
+        """Restart the Spark if it has ended by itself; return it then, else None.
+
+        The first time at once; a Spark that ends again soon after its start is restarted after 1, 2, 4 ... 30 seconds.
+        """
         with self._lock:
             if self._known is None or self._rests or self._known[1].alive:
                 return None
-            self._known[1].restart()
-            return self._known[1]
+            endpoint = self._known[1]
+            if not self._found_ended:
+                self._found_ended = True
+                self.ending = endpoint.ending
+                self._wait_longer(again=time.monotonic() < self._due)
+                _LOG.warning("Spark in %s has ended: %s", endpoint.directory, self.ending)
+            if time.monotonic() < self._due:
+                return None
+            try:
+                endpoint.restart()
+            except BaseException:
+                self._wait_longer(again=True)
+                raise
+            self._found_ended, self._due = False, time.monotonic() + _STEADY
+            return endpoint
+
+    def _wait_longer(self, *, again: bool) -> None:
+        """Set when the Spark is started again; ``again``: it has ended soon after its start, or did not start."""
+        self._ends = self._ends + 1 if again else 0
+        wait = min(_AGAIN_MOST, _AGAIN * 2.0 ** (self._ends - 1)) if self._ends else 0.0
+        self._due = time.monotonic() + wait
 
     def rest(self) -> bool:
         """End the Spark until it is needed again, unless it was given; return whether this has ended it."""

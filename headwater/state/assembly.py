@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from headwater.core.errors import RuntimeFailure
+from headwater.disk.durable import sync_directory
+from headwater.disk.syncing import sync_tree
 from headwater.plan.transfer import OperatorTransfer, StateTransfer, TransferSource
 from headwater.state.reshape import Reshaping, StatePiece, reshape, taken_of
 from headwater.state.savedstate import Saved, StateStore
@@ -107,8 +109,10 @@ def assemble(
     if (checkpoint / _NOTE).exists():
         shutil.copy(checkpoint / _NOTE, draft / _NOTE)
     (draft / _MARK).write_text(json.dumps({"from": list(names.values())}))
+    sync_tree(draft)  # then the former owners of the state may forget it
     shutil.rmtree(checkpoint, ignore_errors=True)
     os.replace(draft, checkpoint)
+    sync_directory(checkpoint.parent)
     return summary
 
 

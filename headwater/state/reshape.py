@@ -19,7 +19,7 @@ from typing import Any
 from headwater.core.errors import RuntimeFailure
 from headwater.plan.transfer import OperatorTransfer
 from headwater.query.scan import KEY
-from headwater.spark.endpoint import STREAMING_CONF, find_java
+from headwater.spark.endpoint import LOCAL_AUTH, STREAMING_CONF, find_java
 from headwater.sql.lexer import quote_string, quoted
 
 _SECONDS = 600.0
@@ -115,12 +115,17 @@ def _session() -> Any:
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": "false",
+        **LOCAL_AUTH,
     }
+    # With pinned threads py4j's server in this process, which Spark calls, knows no token.
+    os.environ["PYSPARK_PIN_THREAD"] = "false"
     builder = SparkSession.builder.master("local[1]")
     for key, value in conf.items():
         builder = builder.config(key, value)
     spark: Any = builder.getOrCreate()
-    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    gateway = spark.sparkContext._gateway
+    gateway.callback_server_parameters.auth_token = gateway.gateway_parameters.auth_token
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     return spark
 
 

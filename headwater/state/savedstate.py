@@ -2,7 +2,7 @@
 
 A store is a directory, or any location that fsspec opens by its URI. Of a unit it holds only the files that
 the last version of its state needs; RocksDB's files never change under a name, so existing ones
-are not sent again. ``saved.json`` is written last: without it nothing is saved.
+are not sent again. ``saved.json`` is written last, when the others are durable: without it nothing is saved.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import shutil
 import uuid
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +20,7 @@ import fsspec
 
 from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.disk.checkpoint import needed_of, newest_batch
+from headwater.disk.syncing import sync_paths
 
 _NOTE, _EARLY = "saved.json", "early.json"
 _IMMUTABLE = ".sst"
@@ -63,7 +64,7 @@ class StateStore:
 
     def put(self, name: str, files: Mapping[str, Path]) -> int:
         """Store files under a unit's name; return the number of bytes sent."""
-        sent = 0
+        sent, written = 0, []
         with self._reached():
             for place, file in files.items():
                 target, size = self._path(name, place), file.stat().st_size
@@ -71,7 +72,9 @@ class StateStore:
                     continue
                 self._fs.makedirs(str(PurePosixPath(target).parent), exist_ok=True)
                 self._fs.put_file(str(file), target)
+                written.append(target)
                 sent += size
+            self._sync(written)
         return sent
 
     def get(self, name: str, place: str, target: Path) -> None:
@@ -99,7 +102,9 @@ class StateStore:
             self._fs.makedirs(self._path(name), exist_ok=True)
             draft = self._path(name, f".{note}")
             self._fs.pipe_file(draft, json.dumps(asdict(saved)).encode())
+            self._sync([draft])
             self._fs.mv(draft, self._path(name, note))
+            self._sync([self._path(name, note)])
 
     def has_early(self, name: str) -> bool:
         """Return whether state was stored while the unit ran."""
@@ -129,6 +134,13 @@ class StateStore:
             probe = f"{self._root}/.{uuid.uuid4().hex}"
             self._fs.pipe_file(probe, b"")
             self._fs.rm_file(probe)
+
+    def _sync(self, files: Sequence[str]) -> None:
+        """Make files in a directory of this machine durable, with their names; other stores do that by themselves."""
+        if self._fs.protocol != "file" and "file" not in self._fs.protocol:
+            return
+        above = {str(p) for file in files for p in PurePosixPath(file).parents if p.is_relative_to(self._root)}
+        sync_paths(sorted({*files, *above, str(PurePosixPath(self._root).parent)}))
 
     def _path(self, *parts: str) -> str:
         return "/".join([self._root, *parts])

@@ -1,12 +1,18 @@
 """Authentication and roles: a bearer token identifies an owner, whose role decides what is allowed.
 
 Tokens are created by ``headwater owner NAME --token``; the store keeps hashes of them. While no owner has one, a server
-is in *trial mode*: every caller may do everything, so it listens on its own machine only.
+is in *trial mode*: it listens on its own machine only, and a token in a file that only the server's user can read
+permits everything.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hmac
+import os
+import secrets
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headwater.app.stores import existing
 from headwater.control.sharing import Role, includes
@@ -17,6 +23,34 @@ MOST = 200
 """Maximum length of a token; longer ones are refused."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 """Listening hosts that other machines cannot reach."""
+
+TRIAL_FILE = "HEADWATER_TRIAL_TOKEN_FILE"
+"""The environment variable with the path of the trial mode's token, in place of ``~/.headwater/web-token``."""
+
+
+def trial_file() -> Path:
+    """Return the file with the trial mode's token."""
+    given = os.environ.get(TRIAL_FILE)
+    return Path(given) if given else Path.home() / ".headwater" / "web-token"
+
+
+def trial_token() -> str:
+    """Return the trial mode's token of this user; create it at first use. Refuse a file that others can read."""
+    file = trial_file()
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as written:
+            written.write(secrets.token_urlsafe(32))
+        with contextlib.suppress(FileExistsError):  # another process was first
+            os.link(draft, file)
+        draft.unlink()
+    found = file.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise DeploymentError(
+            "other users may know this token", where=str(file), hint="delete the file: a new one is made"
+        )
+    return file.read_text().strip()
 
 
 class NotKnown(HeadwaterError):
@@ -29,7 +63,7 @@ class NotAllowed(Denied):
 
 @dataclass(frozen=True, kw_only=True)
 class Asker:
-    """A caller. In trial mode anybody, without a name."""
+    """A caller. In trial mode the server's user, without a name."""
 
     name: str | None
     role: Role
@@ -84,12 +118,12 @@ class Access:
             found, on_trial = None, True
         if found is not None:
             return Asker(name=found.name, role=found.role, token=token or "")
+        hint = "send it as `Authorization: Bearer TOKEN`; `headwater owner NAME --token` creates one"
         if on_trial and self._loopback:
-            return Asker(name=None, role="owner")
-        raise NotKnown(
-            "unknown token" if token else "a token is needed",
-            hint="send it as `Authorization: Bearer TOKEN`; `headwater owner NAME --token` creates one",
-        )
+            if token and hmac.compare_digest(token.encode(), trial_token().encode()):
+                return Asker(name=None, role="owner", token=token)
+            hint = f'while no owner has one: curl -H "Authorization: Bearer $(cat {trial_file()})"'
+        raise NotKnown("unknown token" if token else "a token is needed", hint=hint)
 
 
 def _a(role: Role) -> str:

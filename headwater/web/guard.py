@@ -1,11 +1,13 @@
 """Checks before every request: authentication, cross-site requests, size of the body.
 
-All checks come before the body is read. It is ASGI middleware, so that streams pass through unbuffered.
+All checks come before the body is read; a body that arrives too slowly ends its request. It is ASGI middleware, so that
+streams pass through unbuffered.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import AsyncExitStack
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,12 +20,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headwater.core.errors import HeadwaterError
 from headwater.web import problems
 from headwater.web.access import LOOPBACK, Access, Asker
+from headwater.web.connections import OVER
+from headwater.web.lanes import Lanes
 
 API = "/api/"
-OPEN = frozenset({"/api/v1/health", "/api/v1/version", "/api/v1/openapi.json"})
+HEALTH = "/api/v1/health"
+"""Answered on each connection, also beyond the limits."""
+OPEN = frozenset({HEALTH, "/api/v1/version", "/api/v1/openapi.json"})
 """Addresses that need no token: they reveal nothing about deployments."""
 MAX_BODY = 32 * 2**20
 """Maximum bytes of a request's body."""
+VIEWERS_BODY = 4 * 2**20
+"""Maximum bytes of a viewer's: viewers plan and simulate, and apply nothing."""
+UNBOUNDED = frozenset({"/api/v1/events"})
+"""Streams, which have limits of their own."""
+BODY_SILENT = 10.0
+"""Seconds after which a request ends of whose body nothing more arrives."""
+BODY_WHOLE = 120.0
+"""Seconds in which a body has to arrive."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OF_ALL = {
     "X-Content-Type-Options": "nosniff",
@@ -47,9 +61,10 @@ _LOG = logging.getLogger(__name__)
 class Guard:
     """Passes allowed requests on, with the caller in ``scope["state"]``; answers all others with a problem."""
 
-    def __init__(self, app: ASGIApp, *, access: Access) -> None:
+    def __init__(self, app: ASGIApp, *, access: Access, lanes: Lanes) -> None:
         self._app = app
         self._access = access
+        self._lanes = lanes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -71,8 +86,10 @@ class Guard:
         refused = await self._refused(scope, headers, path)
         if refused is None:
             try:
-                await self._app(scope, self._measured(receive), sending)
+                await self._answer(scope, receive, sending, path)
                 return
+            except _Refused as error:
+                refused = error.problem
             except Exception:
                 if begun or scope["type"] != "http":
                     raise
@@ -84,8 +101,24 @@ class Guard:
             return
         await problems.response(refused)(scope, receive, sending)
 
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
+        asker: Asker | None = scope.get("state", {}).get("asker")
+        if asker is None or path in UNBOUNDED:
+            await self._app(scope, self._measured(receive, MAX_BODY), send)
+            return
+        most = VIEWERS_BODY if asker.role == "viewer" else MAX_BODY
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._lanes.of(asker.role).place())
+            except HTTPException as error:
+                raise _Refused(problems.plain(error.status_code, error.detail, "try again later")) from None
+            await self._app(scope, self._measured(receive, most), send)
+
     async def _refused(self, scope: Scope, headers: Headers, path: str) -> problems.ProblemDetails | None:
         """Return the reason for refusing a request; None where it is allowed."""
+        over = scope.get("state", {}).get(OVER)
+        if over is not None and path != HEALTH:
+            return problems.plain(over, "too many connections are open", "close some, or try again later")
         try:
             strange = _is_strange(headers.get("host", "")) and await self._on_trial()
             if strange:
@@ -105,37 +138,58 @@ class Guard:
             length = headers.get("content-length", "0")
             if not length.isdecimal():
                 return problems.plain(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
-            if int(length) > MAX_BODY:
-                return self._too_large()
+            asker: Asker | None = scope.get("state", {}).get("asker")
+            most = VIEWERS_BODY if asker is not None and asker.role == "viewer" else MAX_BODY
+            if int(length) > most:
+                return _too_large(most)
         except HeadwaterError as error:
             return problems.problem_of(error)
         return None
 
     async def _on_trial(self) -> bool:
-        return await anyio.to_thread.run_sync(lambda: self._access.on_trial)
+        return await anyio.to_thread.run_sync(lambda: self._access.on_trial, limiter=self._lanes.knowing)
 
     async def _asker(self, headers: Headers) -> Asker:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else None
-        return await anyio.to_thread.run_sync(self._access.asker, given)
+        return await anyio.to_thread.run_sync(self._access.asker, given, limiter=self._lanes.knowing)
 
-    def _measured(self, receive: Receive) -> Receive:
-        """Count the bytes of the body: chunked requests do not tell their length in advance."""
-        came = 0
+    def _measured(self, receive: Receive, most: int) -> Receive:
+        """Count the bytes of the body, and limit its time: chunked requests do not tell their length in advance."""
+        came, more = 0, True
+        until = anyio.current_time() + BODY_WHOLE
 
         async def counting() -> Message:
-            nonlocal came
-            message = await receive()
+            nonlocal came, more
+            if not more:  # it waits for the client's end
+                return await receive()
+            try:
+                with anyio.fail_after(min(BODY_SILENT, until - anyio.current_time())):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(
+                    HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time", {"Connection": "close"}
+                ) from None
+            more = bool(message.get("more_body", False))
             if message["type"] == "http.request":
                 came += len(message.get("body", b""))
-                if came > MAX_BODY:
-                    raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large().detail)
+                if came > most:
+                    raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(most).detail)
             return message
 
         return counting
 
-    def _too_large(self) -> problems.ProblemDetails:
-        return problems.plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"larger than {MAX_BODY:,} bytes, the maximum")
+
+class _Refused(Exception):
+    """The reason for which a request is not answered."""
+
+    def __init__(self, problem: problems.ProblemDetails) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+
+
+def _too_large(most: int) -> problems.ProblemDetails:
+    return problems.plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"larger than {most:,} bytes, the maximum")
 
 
 def _is_strange(host: str) -> bool:

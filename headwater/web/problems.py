@@ -51,15 +51,18 @@ _TITLES = {
     403: "The caller may not do this",
     404: "Unknown address",
     405: "Method not allowed here",
+    408: "The request did not arrive in time",
     413: "The request is too large",
     415: "Unsupported type of request",
     421: "Wrong host name",
     422: "The request is wrong",
+    429: "Too many connections or requests",
     500: "Internal error",
 }
 _HINTS = {
     404: "GET /api/v1/openapi.json lists all addresses",
     405: "see the Allow header for the methods",
+    408: "send it again, at once",
     413: "send less at a time",
     500: "see the server's log, and report this",
 }
@@ -127,7 +130,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
             "description": _TITLES.get(status) or next(t for _, s, _, t in KINDS if s == status),
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-        for status in sorted({400, 401, 403, 404, 422, 500, 503, *statuses})
+        for status in sorted({400, 401, 403, 404, 408, 422, 429, 500, 503, *statuses})
     }
     return described
 
@@ -145,7 +148,9 @@ def response(problem: ProblemDetails, headers: Mapping[str, str] | None = None) 
     own = dict(headers or {})
     if problem.status == HTTPStatus.UNAUTHORIZED:
         own["WWW-Authenticate"] = 'Bearer realm="headwater"'
-    if problem.status == HTTPStatus.SERVICE_UNAVAILABLE or problem.type == _type("busy"):
+    if problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE) or problem.type == _type(
+        "busy"
+    ):
         own["Retry-After"] = "2"
     return JSONResponse(problem.model_dump(), problem.status, headers=own, media_type=MEDIA_TYPE)
 

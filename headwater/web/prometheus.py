@@ -6,57 +6,70 @@ run, an operator or a host restart at zero with it, as Prometheus expects.
 
 from __future__ import annotations
 
+import asyncio
 import math
+import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
 from headwater.app.observe import counted
 from headwater.app.view import Heartbeat, Status
-from headwater.core.errors import DeploymentError, HeadwaterError
+from headwater.core.errors import HeadwaterError
 from headwater.core.metrics import ChannelProgress, HostProgress, LinkProgress, UnitProgress
+from headwater.web.listening import listen, url_of
+from headwater.web.running import running
 
-LOOPBACK = "127.0.0.1"
-
-
-def address(text: str, *, option: str = "--metrics") -> tuple[str, int]:
-    """Parse the [HOST:]PORT of an option; raise DeploymentError where it is invalid.
-
-    >>> address("9095"), address("0.0.0.0:9095"), address("[::1]:9095")
-    (('127.0.0.1', 9095), ('0.0.0.0', 9095), ('::1', 9095))
-    """
-    host, colon, port = text.rpartition(":")
-    if (colon and not host) or not port.isdecimal() or int(port) > 65535:
-        raise DeploymentError(f"'{text}' is not a [HOST:]PORT", where=option, hint="write 9095, for example")
-    return host.strip("[]") or LOOPBACK, int(port)
+OPTION = "--metrics"
+"""Option that turns it on."""
 
 
 @contextmanager
 def serving(store_url: str | None, host: str, port: int) -> Iterator[str]:
-    """Serve /metrics of a store in the background, and return its address; port 0 takes a free one."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(StoreCollector(store_url))
-    try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
-    except OSError as error:
-        raise DeploymentError(
-            f"cannot listen at {host}:{port}: {error.strerror or error}",
-            where="--metrics",
-            hint="give another port, or end what listens there",
-        ) from error
-    shown = f"[{host}]" if ":" in host else host
-    try:
-        yield f"http://{shown}:{server.server_port}/metrics"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5.0)
+    """Serve /metrics of a store in a thread of this process, and return its address; port 0 takes a free one."""
+    listening = listen(host, port, option=OPTION)
+    url = url_of(listening, host)
+    with serving_at(listening, store_url):
+        yield f"{url}/metrics"
+
+
+@contextmanager
+def serving_at(listening: socket.socket, store_url: str | None) -> Iterator[threading.Thread]:
+    """Serve /metrics of a store at a socket, in a thread."""
+    with running(_MetricsApp(store_url), listening, option=OPTION, lifespan="off", ws="none") as thread:
+        yield thread
+
+
+class _MetricsApp:
+    """Answers each request with the metrics, one after the other: all but the first wait without a thread."""
+
+    def __init__(self, store_url: str | None) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(StoreCollector(store_url))
+        self._alone = asyncio.Lock()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        asked = dict(scope["headers"])
+        encoder, kind = choose_encoder(asked.get(b"accept", b"").decode("latin-1"))
+        if scope["method"] not in ("GET", "HEAD"):
+            status, text = HTTPStatus.METHOD_NOT_ALLOWED, b""
+        else:
+            async with self._alone:
+                status, text = HTTPStatus.OK, await asyncio.to_thread(encoder, self._registry)
+        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(text)).encode())]
+        await send({"type": "http.response.start", "status": int(status), "headers": headers})
+        await send({"type": "http.response.body", "body": text})
 
 
 class StoreCollector(Collector):

@@ -1,38 +1,30 @@
-"""The HTTP server of API and dashboard, in a thread beside the controller."""
+"""The HTTP server of API and dashboard."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import headwater
 from headwater.continuum.model import Zone
 from headwater.control.tables import HOME
-from headwater.core.errors import DeploymentError
 from headwater.web import problems
 from headwater.web.access import LOOPBACK, Access
 from headwater.web.api import about, changes, decisions, deployments, events, pools, worlds, zones
 from headwater.web.api.dependencies import Served, known_query
 from headwater.web.guard import MAX_BODY, Guard
+from headwater.web.listening import TRIES, listen, url_of
+from headwater.web.running import running
 
-TRIES = 10
-"""Number of ports that are tried, in order, where the first is taken."""
-STARTS = 30.0
-"""Seconds in which the server has to start."""
-ENDS = 5.0
-"""Seconds for open requests when it ends."""
 DASHBOARD = "headwater.web.dashboard"
 _ABOUT = """
 The functions of the command line, over HTTP. Read with a token of any role; change deployments as `operator`;
@@ -64,7 +56,7 @@ def make_app(served: Served) -> FastAPI:
         api.include_router(part.router)
     app.include_router(api)
     problems.install(app)
-    app.add_middleware(Guard, access=served.access)
+    app.add_middleware(Guard, access=served.access, lanes=served.lanes)
     return app
 
 
@@ -103,7 +95,7 @@ def with_dashboard(api: FastAPI, served: Served) -> ASGIApp:
     _has_pages = True
     pages = FastAPI(openapi_url=None)
     importlib.import_module(DASHBOARD).attach(pages, served.store_url, served.access, served.home)
-    pages.add_middleware(Guard, access=served.access)
+    pages.add_middleware(Guard, access=served.access, lanes=served.lanes)
     return WithPages(api, pages)
 
 
@@ -117,78 +109,40 @@ def serving(
     say: Callable[[str], None] = lambda text: None,
     trust_code: bool = False,
     zones: Iterable[Zone] = (),
-    only: bool = False,
 ) -> Iterator[str]:
-    """Serve a store's API and dashboard in the background, and return the URL; port 0 takes a free one.
+    """Serve a store's API and dashboard in a thread of this process, and return the URL; port 0 takes a free one.
 
-    Where the port is taken, the next ones are tried, unless it is the ``only`` one. Raises DeploymentError where none
-    is free, or where other machines could reach a server in trial mode.
+    Where the port is taken, the next ones are tried. Raises DeploymentError where none is free, or where other machines
+    could reach a server in trial mode.
     """
-    access = Access(store_url, loopback=host in LOOPBACK)
-    access.check()
+    Access(store_url, loopback=host in LOOPBACK).check()
+    listening = listen(host, port, tries=TRIES)
+    url = url_of(listening, host)
+    if port and not url.endswith(f":{port}"):
+        say(f"port {port} is taken: listening at {url.rpartition(':')[2]}")
+    with serving_at(listening, store_url, host, home=home, trust_code=trust_code, zones=zones):
+        yield url
+
+
+@contextmanager
+def serving_at(
+    listening: socket.socket,
+    store_url: str | None,
+    host: str,
+    *,
+    home: Path,
+    trust_code: bool = False,
+    zones: Iterable[Zone] = (),
+) -> Iterator[threading.Thread]:
+    """Serve a store's API and dashboard at a socket, in a thread."""
     served = Served(
         store_url=store_url,
-        access=access,
+        access=Access(store_url, loopback=host in LOOPBACK),
         home=home,
         trust_code=trust_code,
         zones=tuple(zones),
         ends=threading.Event(),
     )
     app = with_dashboard(make_app(served), served)
-    listening = _listen(host, port, tries=1 if only else TRIES)
-    taken = listening.getsockname()[1]
-    if port not in (0, taken):
-        say(f"port {port} is taken: listening at {taken}")
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=int(ENDS),
-        ws_max_size=MAX_BODY,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="web", daemon=True)
-    thread.start()
-    try:
-        _wait(server, thread)
-        shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{taken}"
-    finally:
-        served.ends.set()
-        server.should_exit = True
-        thread.join(2 * ENDS)
-        listening.close()
-
-
-def _listen(host: str, port: int, *, tries: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    tried = range(port, port + tries) if 0 < port <= 65535 - tries else (port,)
-    why: OSError | None = None
-    for one in tried:
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((host, one))
-            listening.listen(socket.SOMAXCONN)
-            listening.set_inheritable(False)
-            return listening
-        except OSError as error:
-            why = error
-            listening.close()
-    assert why is not None
-    raise DeploymentError(
-        f"cannot listen at {host}:{port}{', nor at the next ports' if tries > 1 else ''}: {why.strerror or why}",
-        where="--listen",
-        hint="give another [HOST:]PORT, or end what listens there",
-    )
-
-
-def _wait(server: uvicorn.Server, thread: threading.Thread) -> None:
-    ends = time.monotonic() + STARTS
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > ends:
-            raise DeploymentError("the server did not start", where="--listen", hint="read its messages above")
-        with contextlib.suppress(TimeoutError):
-            thread.join(0.02)
+    with running(app, listening, option="--listen", ends=served.ends.set, ws_max_size=MAX_BODY) as thread:
+        yield thread

@@ -16,6 +16,7 @@ from headwater.channels.logserver import LogServer
 from headwater.channels.open import open_log
 from headwater.channels.wire import Credentials, Wire
 from headwater.spark.broker import LocalBroker
+from tests.conftest import ZONE
 
 KINDS = ("filelog", "kafka")
 
@@ -61,10 +62,10 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterat
     if request.param == "flight":
         server = LogServer(
             "127.0.0.1:0",
-            token="secret",
+            credential=ZONE,
             find=lambda name: FileLog(tmp_path / name, event_time="ts", fsync=False),
         )
-        yield lambda: FlightLog(Wire(f"127.0.0.1:{server.port}", Credentials("secret")), "log")
+        yield lambda: FlightLog(Wire(f"127.0.0.1:{server.port}", Credentials(ZONE.order_token)), "log")
         server.shutdown()
         return
     broker = request.getfixturevalue("broker") if request.param == "kafka" else None

@@ -21,6 +21,7 @@ from headwater.channels.linkmeter import LinkMeter
 from headwater.channels.logserver import LogServer
 from headwater.channels.relay import Relay
 from headwater.channels.wire import Credentials, Wire
+from tests.conftest import ZONE
 
 BATCH, RATE = 50_000, 500_000
 LOGS = ("one", "two")
@@ -31,7 +32,7 @@ def serve(address: str, place: Path) -> None:
     logs = [FileLog(place / name, fsync=False) for name in LOGS]
     for log in logs:
         log.create()
-    server = LogServer(address, token="secret", find=lambda name: FileLog(place / name))
+    server = LogServer(address, credential=ZONE, find=lambda name: FileLog(place / name))
     print("ready", flush=True)
     random = np.random.default_rng(1)  # incompressible bytes
     for batch in range(1_000_000):
@@ -45,7 +46,7 @@ def pull(address: str, place: Path) -> None:
     """Copy the logs and print the link's measurements four times a second."""
     meter = LinkMeter()
     for name in LOGS:
-        connect = partial(FlightLog, Wire(address, Credentials("secret")), name)
+        connect = partial(FlightLog, Wire(address, Credentials(ZONE.order_token)), name)
         Relay(connect, name, FileLog(place / f"copy of {name}", fsync=False), reader="r", meter=meter).start()
     while True:
         seen = {"bytes_per_s": meter.bytes_per_s, "capacity": meter.capacity, "delay_s": meter.delay_s}

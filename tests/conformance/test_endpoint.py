@@ -25,7 +25,7 @@ from headwater.core.errors import ContinuumError, RuntimeFailure, Unavailable
 from headwater.disk.ports import free_ports
 from headwater.query.query import running_query
 from headwater.spark import endpoint as endpoint_module
-from headwater.spark.endpoint import QUICK_CONF, STREAMING_CONF, LocalEndpoint, find_java
+from headwater.spark.endpoint import LOCAL_AUTH, QUICK_CONF, STREAMING_CONF, LocalEndpoint, find_java
 from headwater.spark.remote import RemoteEndpoint
 from headwater.spark.sparks import Sparks
 from headwater.testing import BoundedSource, check_equivalent
@@ -35,8 +35,8 @@ from tests.deployments.flows import CONTINUUM, FLOWS, rows
 
 @pytest.fixture
 def token(endpoint: LocalEndpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("ZONE_TOKEN", endpoint.token)
-    yield "ZONE_TOKEN"
+    monkeypatch.setenv("HEADWATER_SECRET_ZONE_TOKEN", endpoint.token)
+    yield "HEADWATER_SECRET_ZONE_TOKEN"
 
 
 def test_a_server_is_found_again_with_its_queries(endpoint: LocalEndpoint, tmp_path: Path) -> None:
@@ -58,7 +58,8 @@ def test_a_server_is_found_again_with_its_queries(endpoint: LocalEndpoint, tmp_p
 def test_all_that_headwater_sets_is_refused_to_users(endpoint: LocalEndpoint) -> None:
     words = psutil.Process(endpoint.pid).cmdline()
     keys = {text.partition("=")[0] for flag, text in pairwise(words) if flag == "--conf"}
-    assert keys >= STREAMING_CONF.keys() and keys - CONF.keys() - QUICK_CONF.keys() <= RESERVED.keys()
+    own = CONF.keys() | QUICK_CONF.keys() | LOCAL_AUTH.keys()  # those of LOCAL_AUTH are settings of clusters, too
+    assert keys >= STREAMING_CONF.keys() and keys - own <= RESERVED.keys()
 
 
 def test_a_nodes_spark_starts_with_the_settings_of_its_zone_and_its_agent(tmp_path: Path) -> None:
@@ -127,8 +128,8 @@ def test_clients_that_are_made_at_the_same_time_know_their_own_tokens(endpoint: 
 def test_what_keeps_from_a_server(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     with pytest.raises(ContinuumError, match="holds a token"):
         RemoteEndpoint("sc://localhost:1/;token=secret", tmp_path, cores=1)
-    with pytest.raises(RuntimeFailure, match="ZONE_UNSET is not set"):
-        RemoteEndpoint("sc://localhost:1/;token_env=ZONE_UNSET", tmp_path, cores=1).session()
+    with pytest.raises(RuntimeFailure, match="HEADWATER_SECRET_UNSET is not set"):
+        RemoteEndpoint("sc://localhost:1/;token_env=HEADWATER_SECRET_UNSET", tmp_path, cores=1).session()
     nobody = RemoteEndpoint("sc://localhost:9/", tmp_path, cores=1)
     assert not nobody.alive
     begun = time.monotonic()

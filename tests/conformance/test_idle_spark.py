@@ -14,15 +14,14 @@ import pytest
 import headwater as hw
 from headwater.agent.agent import Agent
 from headwater.agent.agents import AgentClient
-from headwater.channels.wire import Credentials
 from headwater.continuum.model import Continuum
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.port import Stamp
 from headwater.plan.spec import spec_of
 from headwater.spark.sparks import Sparks
+from tests.patience import PATIENCE
 
-PATIENCE = 120.0
 CONTINUUM = Continuum.from_text("""
 name: one
 layers: [edge]
@@ -34,7 +33,7 @@ zones:
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
     sparks, settings = Sparks(tmp_path / "spark", quick=True), UnitSettings(trigger="200 milliseconds")
-    started = Agent("E1", tmp_path / "agent", Credentials("t"), sparks, settings, idle=0.5)
+    started = Agent("E1", tmp_path / "agent", sparks, settings, idle=0.5)
     started.begin()
     yield started
     started.end(units=True)

@@ -54,7 +54,8 @@ class Table:
         query = start_sink(
             self.sink(**settings),
             reader.json(str(self.input)),
-            checkpoint=str(self.directory / checkpoint),
+            checkpoint=self.directory / checkpoint,
+            sync=True,
             query_name=f"sinks/{self.directory.name}/{checkpoint}",
             trigger=AVAILABLE_NOW,
         )
@@ -196,8 +197,8 @@ def test_the_batch_columns_name_must_be_free(table: Table) -> None:
 
 def test_variables_and_drivers_that_are_missing_are_named(table: Table) -> None:
     table.give(1)
-    with pytest.raises(Exception, match="the environment variable NO_SUCH_VARIABLE is not set"):
-        table.run(password_env="NO_SUCH_VARIABLE")
+    with pytest.raises(Exception, match="the environment variable HEADWATER_SECRET_NONE is not set"):
+        table.run(password_env="HEADWATER_SECRET_NONE")
     with pytest.raises(Exception, match=r"no driver for jdbc:nodb:[\s\S]*--packages <group:artifact"):
         table.run(checkpoint="b", url="jdbc:nodb:x")
 

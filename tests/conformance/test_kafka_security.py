@@ -18,7 +18,7 @@ from tests.conftest import running_broker
 from .conftest import ids, table
 
 SECRET = "correct horse battery"
-USER, PASSWORD = "HEADWATER_TEST_KAFKA_USER", "HEADWATER_TEST_KAFKA_PASSWORD"
+USER, PASSWORD = "HEADWATER_SECRET_TEST_KAFKA_USER", "HEADWATER_SECRET_TEST_KAFKA_PASSWORD"
 
 
 @pytest.fixture(scope="module")

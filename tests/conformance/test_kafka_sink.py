@@ -187,14 +187,14 @@ def test_no_broker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_wrong_setting_is_told_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KAFKA_WORD", "topsecret")
+    monkeypatch.setenv("HEADWATER_SECRET_KAFKA_WORD", "topsecret")
     settings = {"bootstrap.servers": "127.0.0.1:9", "no.such.setting": "1"}
     config = {"kind": "kafka", "topic": "t", "id": "x", "path": str(tmp_path), "settings": settings}
     with pytest.raises(RuntimeFailure, match=r"no\.such\.setting") as error:
-        write({**config, "password_env": "KAFKA_WORD"}, 0, "a")
+        write({**config, "password_env": "HEADWATER_SECRET_KAFKA_WORD"}, 0, "a")
     assert "topsecret" not in str(error.value)
-    with pytest.raises(RuntimeFailure, match="KAFKA_ABSENT is not set"):
-        write({**config, "user_env": "KAFKA_ABSENT"}, 0, "a")
+    with pytest.raises(RuntimeFailure, match="HEADWATER_SECRET_KAFKA_ABSENT is not set"):
+        write({**config, "user_env": "HEADWATER_SECRET_KAFKA_ABSENT"}, 0, "a")
 
 
 def test_a_dataflow_ends_in_a_topic(broker: LocalBroker, topic: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:

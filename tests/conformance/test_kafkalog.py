@@ -246,14 +246,19 @@ def test_credentials_come_from_the_environment_and_are_not_shown(
     topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafkaclient, "SECONDS", 1.0)
-    monkeypatch.setenv("KAFKA_WORD", "topsecret")
+    monkeypatch.setenv("HEADWATER_SECRET_KAFKA_WORD", "topsecret")
     spec = {"kind": "kafka", "servers": "127.0.0.1:9", "topic": topic, "staging": str(tmp_path)}
     sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
-    named = {**spec, "settings": sasl, "user_env": "KAFKA_WORD", "password_env": "KAFKA_WORD"}
+    named = {
+        **spec,
+        "settings": sasl,
+        "user_env": "HEADWATER_SECRET_KAFKA_WORD",
+        "password_env": "HEADWATER_SECRET_KAFKA_WORD",
+    }
     with pytest.raises(Unavailable) as error:
         open_(named).latest()
     assert "topsecret" not in f"{error.value!r} {error.value} {open_(named)!r}"
-    with pytest.raises(RuntimeFailure, match="KAFKA_ABSENT is not set"):
-        open_({**spec, "user_env": "KAFKA_ABSENT"})
+    with pytest.raises(RuntimeFailure, match="HEADWATER_SECRET_KAFKA_ABSENT is not set"):
+        open_({**spec, "user_env": "HEADWATER_SECRET_KAFKA_ABSENT"})
     with pytest.raises(RuntimeFailure, match=r"no\.such\.setting"):
         open_({**spec, "settings": {"no.such.setting": "1"}}).latest()

@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.netlab import Lab
 from tests.conformance import labs
+from tests.patience import PATIENCE
 
 CONTINUUM = """
 name: capacity
@@ -24,7 +25,6 @@ zones:
   E1: {layer: edge, parent: C1}
 """
 SIDE = str(Path(__file__).with_name("link_side.py"))
-PATIENCE = 90.0
 FAST, SLOW = 16e6, 1.6e6  # bit/s
 DELAY = 0.02
 

@@ -114,8 +114,8 @@ def shared_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 @pytest.fixture
 def broker(shared_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
-    monkeypatch.setenv("MQTT_USER", "probe")
-    monkeypatch.setenv("MQTT_PASSWORD", "secret")
+    monkeypatch.setenv("HEADWATER_SECRET_MQTT_USER", "probe")
+    monkeypatch.setenv("HEADWATER_SECRET_MQTT_PASSWORD", "secret")
     return shared_broker
 
 
@@ -145,8 +145,8 @@ def source(broker: Broker, topic: str, *, qos: int = 1) -> MqttSource:
         topic=topic,
         schema_text="v bigint",
         qos=qos,
-        username_env="MQTT_USER",
-        password_env="MQTT_PASSWORD",
+        username_env="HEADWATER_SECRET_MQTT_USER",
+        password_env="HEADWATER_SECRET_MQTT_PASSWORD",
     )
 
 
@@ -240,7 +240,7 @@ from headwater.channels.filelog import FileLog
 from headwater.connectors.mqtt import MqttBridge
 path, broker, topic = sys.argv[1:]
 source = MqttSource(id="mqtt_1", broker=broker, topic=topic, schema_text="v bigint",
-                    username_env="MQTT_USER", password_env="MQTT_PASSWORD")
+                    username_env="HEADWATER_SECRET_MQTT_USER", password_env="HEADWATER_SECRET_MQTT_PASSWORD")
 MqttBridge(source, location="edge1", log=FileLog(path), epoch=1, flush_seconds=0.02).start()
 time.sleep(60)
 """
@@ -379,7 +379,7 @@ def test_the_broker_may_come_later(tmp_path: Path, broker: Broker, topic: str) -
 def test_a_wrong_password_is_told_and_never_shown(
     tmp_path: Path, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MQTT_PASSWORD", "hunter2")
+    monkeypatch.setenv("HEADWATER_SECRET_MQTT_PASSWORD", "hunter2")
     bridge = MqttBridge(source(broker, topic), location="e", log=FileLog(tmp_path / "log"), epoch=1)
     bridge.start()
     try:
@@ -389,8 +389,8 @@ def test_a_wrong_password_is_told_and_never_shown(
         assert "hunter2" not in shown and "probe" not in shown
     finally:
         bridge.stop()
-    monkeypatch.delenv("MQTT_PASSWORD")
-    with pytest.raises(RuntimeFailure, match="MQTT_PASSWORD is not set"):
+    monkeypatch.delenv("HEADWATER_SECRET_MQTT_PASSWORD")
+    with pytest.raises(RuntimeFailure, match="HEADWATER_SECRET_MQTT_PASSWORD is not set"):
         MqttBridge(source(broker, topic), location="e", log=FileLog(tmp_path / "l2"), epoch=1).start()
 
 

@@ -10,7 +10,7 @@ import pytest
 from headwater.connectors.deadletters import dead_letters_of, read_dead_letters
 from headwater.connectors.offermqtt import MqttOffer
 from headwater.connectors.reasons import NOT_UTF8
-from headwater.connectors.replaying import ReplayRequest, replay
+from headwater.connectors.replaying import ReplayedSource, ReplayRequest, replay
 from headwater.dataflow.sources import Source
 from headwater.plan.port import Replayed
 from tests.conformance.test_mqtt import (
@@ -39,8 +39,8 @@ def letter(place: Path, topic: str, record: str = '{"v": "x"}') -> str:
 
 
 def replayed(place: Path, id_: str, of: Source, record: str | None, *, force: bool = False) -> Replayed:
-    def find(name: str, location: str | None) -> tuple[Source, str]:
-        return of, str(location)
+    def find(name: str, location: str | None) -> ReplayedSource:
+        return ReplayedSource(source=of, location=str(location), directory=place)
 
     (found,) = replay(place, [ReplayRequest(id=id_, record=record)], find, force=force)
     return found
@@ -105,10 +105,10 @@ def test_without_a_broker_nothing_is_begun(
     away = source(broker, topic)
     away = type(away)(**{**vars(away), "broker": f"127.0.0.1:{free_port()}"})
     assert "did not take the record" in str(replayed(place, id_, away, '{"v": 1}').reason)
-    monkeypatch.setenv("MQTT_PASSWORD", "wrong-secret")
+    monkeypatch.setenv("HEADWATER_SECRET_MQTT_PASSWORD", "wrong-secret")
     refused = replayed(place, id_, source(broker, topic), '{"v": 1}')
     assert refused.outcome == "refused" and "wrong-secret" not in str(refused.reason)
     (known,) = read_dead_letters(place)
     assert known["replayed"] is None
-    monkeypatch.setenv("MQTT_PASSWORD", "secret")
+    monkeypatch.setenv("HEADWATER_SECRET_MQTT_PASSWORD", "secret")
     assert replayed(place, id_, source(broker, topic), '{"v": 1}').outcome == "replayed"

@@ -22,8 +22,7 @@ from headwater.plan.spec import spec_of
 from headwater.query.query import Running
 from headwater.spark.endpoint import LocalEndpoint
 from tests.conformance.test_warmup import CONTINUUM
-
-PATIENCE = 180.0
+from tests.patience import PATIENCE
 
 
 def listening(pid: int) -> set[int]:

@@ -11,6 +11,7 @@ from headwater.channels.logserver import LogServer
 from headwater.channels.wire import Credentials, Wire
 from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.disk.ports import free_ports
+from tests.conftest import ZONE
 
 
 def no_log(id_: str) -> Any:
@@ -25,8 +26,8 @@ def failing() -> Iterator[Callable[[Exception], HeadwaterError]]:
     def fail(body: dict[str, Any]) -> Any:
         raise raised[-1]
 
-    server = LogServer("127.0.0.1:0", token="t", find=no_log, actions={"fail": fail})
-    wire = Wire(f"127.0.0.1:{server.port}", Credentials("t"))
+    server = LogServer("127.0.0.1:0", credential=ZONE, find=no_log, actions={"fail": fail})
+    wire = Wire(f"127.0.0.1:{server.port}", Credentials(ZONE.order_token))
 
     def ask(error: Exception) -> HeadwaterError:
         raised.append(error)
@@ -61,5 +62,5 @@ def test_what_nobody_foresaw_arrives(failing: Callable[[Exception], HeadwaterErr
 def test_an_error_names_the_node_not_its_address() -> None:
     (port,) = free_ports(1)
     with pytest.raises(Unavailable) as silent:
-        Wire(f"127.0.0.1:{port}", Credentials("t"), "E1").ask("hello", {}, seconds=2)
+        Wire(f"127.0.0.1:{port}", Credentials(ZONE.order_token), "E1").ask("hello", {}, seconds=2)
     assert "E1" in str(silent.value) and str(port) not in str(silent.value)

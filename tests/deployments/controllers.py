@@ -21,8 +21,8 @@ from headwater.control.records import Change
 from headwater.control.store import StoreReader
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
+from tests.patience import PATIENCE
 
-PATIENCE = 300.0
 MOST_KILLS = 6
 """In one change: some steps take longer than the time between two kills."""
 

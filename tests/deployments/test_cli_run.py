@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
+
 CONTINUUM = """
 name: two
 layers: [edge, cloud]
@@ -88,14 +90,14 @@ def headwater(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str
         if process.poll() is None:
             process.terminate()
             try:
-                process.communicate(timeout=60)
+                process.communicate(timeout=PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate(timeout=10)
 
 
 def wait_for(directory: Path, count: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and process.poll() is None:
         if len(rows(directory)) >= count:
             return
@@ -109,18 +111,18 @@ def test_interrupt_resume_and_drain(tmp_path: Path) -> None:
     with headwater(tmp_path) as first:
         wait_for(tmp_path, 2, first)  # the newest row waits for the watermark
         with headwater(tmp_path) as second:
-            _, said = second.communicate(timeout=60)
+            _, said = second.communicate(timeout=PATIENCE)
             assert second.returncode == 6
             assert f"is in use by process {first.pid}" in said
         first.send_signal(signal.SIGINT)
-        _, said = first.communicate(timeout=90)
+        _, said = first.communicate(timeout=PATIENCE)
     assert first.returncode == 0, said
     assert "stopping at the next batch boundary" in said
     assert "run the same command again to continue" in said
 
     feed(tmp_path, "b.csv", ["1,2026-01-01 00:00:03", "2,2026-01-01 00:00:04"])
     with headwater(tmp_path, "--until-drained", "--json") as third:
-        out, said = third.communicate(timeout=180)
+        out, said = third.communicate(timeout=PATIENCE)
     assert third.returncode == 0, said
     assert sorted((r["id"], r["n"]) for r in rows(tmp_path)) == [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]
     last = json.loads(out.splitlines()[-1])
@@ -132,13 +134,13 @@ def test_interrupt_resume_and_drain(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     assert [json.loads(line)["record"] for line in letters.stdout.splitlines()] == ["oops"]
 
     with headwater(tmp_path, "--until-drained") as fourth:
-        _, said = fourth.communicate(timeout=180)
+        _, said = fourth.communicate(timeout=PATIENCE)
     assert fourth.returncode == 6
     assert "--fresh" in said
 
@@ -148,7 +150,7 @@ def test_a_failing_function_names_operator_and_row(tmp_path: Path) -> None:
     prepare(tmp_path)
     feed(tmp_path, "a.csv", ["1,2026-01-01 00:00:00", "13,2026-01-01 00:00:01"])
     with headwater(tmp_path, "--until-drained") as process:
-        _, said = process.communicate(timeout=180)
+        _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 5, said
     assert "ValueError: thirteen" in said
     assert "count" in said

@@ -21,7 +21,8 @@ from headwater.dataflow.stream import Stream
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from headwater.testing.compare import Difference
-from tests.deployments.controllers import PATIENCE, Controller, running, sink_rows
+from tests.deployments.controllers import Controller, running, sink_rows
+from tests.patience import PATIENCE
 
 CONTINUUM = Continuum.from_text("""
 name: two

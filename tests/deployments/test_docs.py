@@ -8,23 +8,24 @@ import pytest
 
 from headwater.app import deployments
 from tests import pages
+from tests.patience import PATIENCE
 
 
 def test_tutorial_runs(tmp_path: Path) -> None:
     """Run the first half: `headwater run`, in one zone and in three."""
-    pages.run(pages.TUTORIAL[:2], tmp_path, having=("spark",), seconds=540)
+    pages.run(pages.TUTORIAL[:2], tmp_path, having=("spark",))
 
 
 def test_nexmark_guide_runs(tmp_path: Path) -> None:
     """Run Nexmark query 5 on three zones and compare it with plain Python."""
-    pages.run([pages.DOCS / "guides" / "nexmark.md"], tmp_path, having=("spark",), seconds=540)
+    pages.run([pages.DOCS / "guides" / "nexmark.md"], tmp_path, having=("spark",))
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3000)
 def test_tutorial_is_deployed(tmp_path: Path) -> None:
     """Run the complete tutorial: a controller and three agents, changes, a profile."""
     try:
-        pages.run(pages.TUTORIAL, tmp_path, having=("spark",), seconds=1400)
+        pages.run(pages.TUTORIAL, tmp_path, having=("spark",), seconds=2 * PATIENCE)
     finally:
         deployments.down(tmp_path / ".headwater")

@@ -77,7 +77,6 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
         yield started
 
 
-@pytest.mark.timeout(900)
 def test_what_is_killed_ended_or_started_is_put_right(
     endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
 ) -> None:

@@ -20,6 +20,7 @@ from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan import build
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import PAUSE, STOP, BoundedSource, check_equivalent
+from tests.patience import PATIENCE
 
 BEGIN = 1_700_000_000
 DAY = 86_400
@@ -139,7 +140,7 @@ def test_closed_windows_come_out_without_more_input(endpoint: LocalEndpoint, tmp
     try:
         # The least watermark is that of A: all its windows but the last one or two are closed.
         closed = 90 * 60 // 600 - 2
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE
         while run.sink_rows("out").num_rows < closed:
             assert time.monotonic() < deadline, "closed windows wait for more input"
             run.look()
@@ -162,7 +163,7 @@ def _minutes(*minutes: int) -> list[dict[str, Any]]:
 
 
 def _await(run: LocalRun, found: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while not found():
         assert time.monotonic() < deadline, what
         run.look()

@@ -25,6 +25,7 @@ from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import KILL, PAUSE, STOP, BoundedSource, batch_result, check_equivalent, compare
 from tests.conftest import start_endpoint
 from tests.deployments.flows import CONTINUUM, FLOWS, LOCATIONS, rows
+from tests.patience import PATIENCE
 
 GOOD = 30
 
@@ -144,7 +145,7 @@ def test_an_exception_stops_its_unit_only(endpoint: LocalEndpoint, tmp_path: Pat
         with ThreadPoolExecutor(1) as pool:
             draining = pool.submit(deployment.drain)
             edge = [f"in@{zone}" for zone in ("E1", "E2", "E4")]
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + PATIENCE
             while {status_of(deployment)[unit] for unit in edge} != {"finished"} and not draining.done():
                 assert time.monotonic() < deadline, "the units at the edge do not finish"
                 time.sleep(0.1)
@@ -259,7 +260,6 @@ def test_killed_in_mid_stream(own_endpoint: LocalEndpoint, tmp_path: Path) -> No
     assert all(outcome.rows.values())
 
 
-@pytest.mark.timeout(120)
 def test_a_spark_that_ends_is_missed(own_endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(20, seed=3))
     source.release_all()

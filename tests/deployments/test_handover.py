@@ -22,8 +22,9 @@ from headwater.plan.deployment import Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
-from tests.deployments.controllers import PATIENCE, Controller, apply, running
+from tests.deployments.controllers import Controller, apply, running
 from tests.deployments.flows import SCHEMA, rows
+from tests.patience import PATIENCE
 
 CONTINUUM = Continuum.from_text("""
 name: two

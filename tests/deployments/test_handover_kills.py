@@ -29,8 +29,8 @@ from tests.deployments import killing
 from tests.deployments.controllers import apply
 from tests.deployments.flows import rows
 from tests.deployments.test_handover import CONTINUUM, NAME, planned, written
+from tests.patience import PATIENCE
 
-PATIENCE = 300.0
 SAMPLE = 12
 
 

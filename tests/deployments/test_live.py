@@ -17,8 +17,9 @@ from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
-from tests.deployments.controllers import PATIENCE, Controller, apply, running, sink_rows
+from tests.deployments.controllers import Controller, apply, running, sink_rows
 from tests.deployments.flows import SCHEMA, rows
+from tests.patience import PATIENCE
 
 CONTINUUM = Continuum.from_text("""
 name: small

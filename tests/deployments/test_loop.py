@@ -23,7 +23,8 @@ from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
-from tests.deployments.controllers import PATIENCE, Controller, apply, running, sink_rows, story
+from tests.deployments.controllers import Controller, apply, running, sink_rows, story
+from tests.patience import PATIENCE
 
 CONTINUUM = Continuum.from_text("""
 name: two

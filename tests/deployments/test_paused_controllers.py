@@ -29,9 +29,10 @@ from headwater.plan.steps import Step, Watch
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments import pausing
-from tests.deployments.controllers import PATIENCE, apply
+from tests.deployments.controllers import apply
 from tests.deployments.flows import rows
 from tests.deployments.test_handover import CONTINUUM, NAME, planned, written
+from tests.patience import PATIENCE
 
 SAMPLE = 9
 MOMENTS = ("before", "after")

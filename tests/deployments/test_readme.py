@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,7 +34,7 @@ def test_first_dataflow_of_the_readme(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE,
     )
     assert shown.returncode == 0, shown.stdout + shown.stderr
     files = (tmp_path / "out").glob("*.json")

@@ -18,6 +18,7 @@ from headwater.plan.spec import spec_of
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, ZoneRun, batch_result, compare
 from tests.deployments.flows import SCHEMA, rows
+from tests.patience import PATIENCE
 
 CONTINUUM = Continuum.from_text(
     """
@@ -29,7 +30,6 @@ zones:
   E2: {layer: edge, parent: C1, locations: [L2], hosts: {e2: {n_cpu: 1, memory: 1GiB}}}
 """
 )
-PATIENCE = 120.0
 
 
 def planned(path: str, *locations: str) -> DeploymentPlan:

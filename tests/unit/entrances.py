@@ -42,6 +42,7 @@ from headwater.web.dashboard import proposals
 from headwater.web.dashboard.frame import DashboardContext, Frame
 from headwater.web.dashboard.sessions import Sessions, Visitor
 from headwater.web.server import make_app
+from tests.unit.served import trial
 
 Document = dict[str, Any]
 OWNER = "somebody"
@@ -384,7 +385,7 @@ class Rest:
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self._app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=trial()) as client:
                 return await client.request(method, f"/api/v1{path}", json=form)
 
         return asyncio.run(ask())

@@ -83,6 +83,8 @@ class Loop:
         plan = planned(first_in_cloud)
         self.world = ModelledWorld(plan, Facts(profile=PROFILE, costs=costs or Costs()))
         self.rate(100)
+        self.wrong_by = 0.0
+        """Seconds by which the machine's clock is wrong."""
         self.tried: list[DeploymentPlan] = []
         self.policy = Policy(self.store, HOLDER, clock=self.clock, try_out=self._try_out)
         self._change_s = change_s
@@ -95,7 +97,7 @@ class Loop:
         self.store.set_slo("two", slo)
 
     def clock(self) -> float:
-        return BEGIN + self.world.now
+        return BEGIN + self.world.now + self.wrong_by
 
     def rate(self, rows: float) -> None:
         self.world.set_rates({"trips": {"nyc": rows}})

@@ -16,6 +16,7 @@ from headwater.control import tables
 from headwater.control.sharing import Role
 from headwater.control.tables import STORE
 from headwater.testing.nodes import SimulatedNodes
+from headwater.web.access import trial_token
 from headwater.web.server import serving
 from tests.unit.test_cli_control import CONTINUUM, controller, tiny
 
@@ -24,15 +25,21 @@ V1 = "/api/v1"
 
 
 def fetch(method: str, url: str, **options: Any) -> httpx.Response:
-    """Send a request without a token, with a timeout for slow machines."""
-    return httpx.request(method, url, trust_env=False, timeout=60, **options)
+    """Send a request with the trial mode's token unless another one is given, with a timeout for slow machines."""
+    headers = {**trial(), **options.pop("headers", {})}
+    return httpx.request(method, url, trust_env=False, timeout=60, headers=headers, **options)
+
+
+def trial() -> dict[str, str]:
+    """Return the header with the trial mode's token."""
+    return {"Authorization": f"Bearer {trial_token()}"}
 
 
 class Client(httpx.Client):
-    """A client of a server; ``token``: the user's token."""
+    """A client of a server; ``token``: the user's token, by default that of the trial mode."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Authorization": f"Bearer {token}"} if token else trial()
         super().__init__(base_url=url + V1, headers=headers, timeout=60, trust_env=False)
 
     def see(self, path: str, status: int = 200, **options: Any) -> Any:

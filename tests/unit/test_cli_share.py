@@ -64,7 +64,7 @@ def test_dataflows_come_are_seen_and_go() -> None:
 
 def test_owners_are_set_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     Store(resolved_url(None)).close()
-    code, token, err = invoke("owner", "team-a", "--max-dataflows", "0", "--token")
+    code, token, err = invoke("owner", "team-a", "--max-dataflows", "0", "--role", "owner", "--token")
     assert code == 0 and "shown this once" in err
     code, _, err = submit("one", "team-a")
     assert code == 6 and f"set {TOKEN}" in err

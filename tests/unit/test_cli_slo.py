@@ -35,7 +35,8 @@ from headwater.core.metrics import (
 )
 from headwater.plan.edit import Move
 from headwater.plan.profile import OperatorProfile, Profile
-from headwater.web.prometheus import address, serving
+from headwater.web.listening import address
+from headwater.web.prometheus import serving
 from tests.conftest import free_port
 from tests.unit.changes import FIRST
 from tests.unit.test_cli_control import controller, invoke, tiny
@@ -427,10 +428,10 @@ def test_up_serves_metrics_while_it_runs(store: Store, monkeypatch: pytest.Monke
 
 
 def test_where_it_listens(store: Store) -> None:
-    assert address("9095") == ("127.0.0.1", 9095)
+    assert address("9095", option="--metrics") == ("127.0.0.1", 9095)
     for wrong in ("", "x", ":9095", "h:", "h:70000", "1:2:x"):
         with pytest.raises(DeploymentError, match=r"not a \[HOST:\]PORT"):
-            address(wrong)
+            address(wrong, option="--metrics")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -247,13 +247,20 @@ def test_each_host_with_an_address_is_a_node_and_so_is_a_zone_of_others() -> Non
 
 # Generated trees.
 
-CAPABILITIES = st.dictionaries(
-    st.sampled_from(["n_cpu", "gpu", "memory", "os", "a-b.c"]),
+VALUES = (
     st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=6)
-    | st.sampled_from(["16GiB", "yes", "true", "null", "", "4"]),
+    | st.integers(-(2**63) + 1, 2**63 - 1)
+    | st.floats(-9e18, 9e18)
+    | st.text(max_size=6).filter(lambda text: not text.strip().endswith("B"))
+    | st.sampled_from(["16GiB", "yes", "true", "null", "", "4"])
+)
+CAPABILITIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "n_cpu": st.integers(1, 65_536) | st.floats(0.01, 65_536),
+        "memory": st.integers(1, 2**63 - 1) | st.sampled_from(["16GiB", "1.5TB"]),
+        **dict.fromkeys(("gpu", "os", "a-b.c"), VALUES),
+    },
 )
 
 
@@ -273,8 +280,8 @@ def test_the_nodes_of_a_zone_have_its_packages_and_settings_of_spark() -> None:
 LINKS = st.fixed_dictionaries(
     {},
     optional={
-        "bandwidth": st.floats(1e-3, 1e15).map(lambda b: f"{b:.6f}bit/s"),
-        "latency": st.floats(0, 1e6).map(lambda s: f"{s:.9f}s"),
+        "bandwidth": st.floats(1, 1e15).map(lambda b: f"{b:.6f}bit/s"),
+        "latency": st.floats(0, 86_400).map(lambda s: f"{s:.9f}s"),
     },
 )
 

@@ -465,3 +465,18 @@ def test_a_plan_is_tried_beside_what_runs(site: Site) -> None:
     assert made and made <= {"check", "preflight", "warm_up"}
     assert site.store.deployment("f") == before
     assert site.store.changes("f")[-1].version == before.version
+
+
+def test_a_desired_state_that_comes_while_a_step_fails_is_carried_out(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+
+    def fail(call: NodeCall) -> None:
+        if call.name == "check":
+            site.zones.before = lambda call: None
+            site.store.want("f", "run", FIRST.plan())
+            raise RuntimeFailure("it does not compile", where=call.unit)
+
+    site.zones.before = fail
+    site.check(site.apply(FIRST), FIRST)
+    assert [c.outcome for c in site.store.changes("f")] == ["failed", "done"]
+    site.store.close()

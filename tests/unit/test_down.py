@@ -104,10 +104,10 @@ def test_a_process_that_starts_agents_is_known_while_it_does(tmp_path: Path) -> 
 
 def test_an_agent_is_told_where_the_agents_are_that_it_reads_from() -> None:
     met: list[object] = []
-    answer = {"progress": {}, "units": {}, "reads": ["E1"]}
+    answer = {"progress": {}, "units": {}, "reads": [["E1", "f/a@E1"]]}
     client = AgentClient("C1", lambda *asked: answer, lambda: Stamp(store="s", term=1, number=1), meet=met.append)
     client.report()
-    assert met == [["E1"]]
+    assert met == [[("E1", "f/a@E1")]]
 
 
 def _agents(home: Path) -> list[tuple[str, int]]:

@@ -40,6 +40,11 @@ PATTERN = """(STREAM_FAILED) [INVALID_DATETIME_PATTERN] Unrecognized datetime pa
 == SQL (line 1, position 1) ==
 date_format(ts, 'bbb')
 ^^^^^^^^^^^^^^^^^^^^^^"""
+NO_FILES = """[FAILED_READ_FILE.FILE_NOT_EXIST] Error while reading file file:///in/a.csv. File does not exist.
+
+JVM stacktrace:
+\tat org.apache.spark.Query.run(Query.scala:1)
+Caused by: java.io.FileNotFoundException: /in/a.csv (Too many open files)"""
 FUNCTION = """Traceback (most recent call last):
 headwater.core.errors.UserCodeError: operator 'mine' (map_batches): the function raised KeyError: 'x' at f.py:3 in f
   -> correct the function
@@ -72,6 +77,7 @@ def spec() -> UnitSpec:
             "'shown' (select)",
             "correct the",
         ),
+        (NO_FILES, "no file descriptor is left: Too many open files", "'files' (files)", "ulimit -n"),
         (FUNCTION, "the function raised KeyError: 'x' at f.py:3 in f", "'mine' (map_batches)", "correct the function"),
         ("java.lang.Boom: no\n\tat a.b(c)\n", "java.lang.Boom: no", "s 'files', 'few', 'shown', 'result'", "continues"),
     ],

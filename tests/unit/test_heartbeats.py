@@ -23,7 +23,7 @@ class Lives:
 
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site = site
-        self.agent, self.spark = "10-a", "20"
+        self.agent, self.spark, self.ending = "10-a", "20", ""
         self.reached = True
         said = SimulatedNode.report
 
@@ -32,7 +32,7 @@ class Lives:
                 return said(node)
             if not self.reached:
                 raise Unavailable("nobody answers")
-            return replace(said(node), agent=self.agent, spark=self.spark)
+            return replace(said(node), agent=self.agent, spark=self.spark, ending=self.ending)
 
         monkeypatch.setattr(SimulatedNode, "report", report)
         monkeypatch.setattr(heartbeats, "SILENT", 0.0)
@@ -67,6 +67,8 @@ def test_an_agent_and_a_spark_that_ended_are_told_once(node: Lives) -> None:
     node.told()
     node.spark = "22"
     assert len(node.told()) == 4
+    node.spark, node.ending = "23", "it was killed (SIGKILL)"
+    assert node.told()[4:] == [f"Spark of {NODE} has ended and runs again: it was killed (SIGKILL)"]
 
 
 def test_the_next_controller_knows_what_was_reported_to_the_last_one(node: Lives) -> None:

@@ -85,6 +85,8 @@ def test_samples_are_kept_as_they_were_seen(store: Store) -> None:
     assert [s.at for s in store.samples("f", most=2)] == [1001.5, 1003.0]
     store.report("me", 1003.0, samples={"f": Progress(seconds=0.0)})  # a clock that does not advance
     assert store.samples("f")[-1].progress == Progress(seconds=0.0)
+    store.report("me", 500.0, samples={"f": replace(SEEN, seconds=500.0)})  # a clock that was set back
+    assert [(s.at, s.progress.seconds) for s in store.samples("f")] == [(500.0, 500.0)]
     with pytest.raises(LeaseLost):
         store.report("two", 1004.0, samples={"f": SEEN})
     assert b"watermark" not in dump_json(SEEN, lean=True)

@@ -83,7 +83,7 @@ def test_json_of_several_lines(scene: Scene) -> None:
 def test_where_the_old_file_is_unknown_the_sources_directory_takes_it(scene: Scene) -> None:
     put(scene.letters / "u", 0, rows(BAD, location="L1"))
     (letter,) = dead_letters_of(scene.letters)
-    assert scene.one(letter.id).target == f"{scene.input}/L1/records-replayed-{letter.id}.csv"
+    assert scene.one(letter.id).target == f"{scene.made}/L1/records-replayed-{letter.id}.csv"
 
 
 def test_a_long_name_is_cut(scene: Scene) -> None:

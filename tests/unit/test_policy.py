@@ -47,6 +47,19 @@ def test_what_one_core_cannot_do_is_shared_before_results_are_late(begin: Begin)
     assert loop.broken <= 10
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_set_delays_no_decision(begin: Begin, hours: int) -> None:
+    loop = begin()
+    loop.go(40)
+    loop.wrong_by = hours * 3600.0
+    loop.go(40)
+    loop.rate(2000)
+    loop.go(120)
+    assert "light" in loop.cloud and "heavy" not in loop.cloud
+    assert [d.state for d in loop.decisions()] == ["kept"]
+    assert loop.broken <= 10
+
+
 def test_over_a_narrow_link_only_small_rows_go(begin: Begin) -> None:
     loop = begin(first_in_cloud="light")
     loop.go(40)

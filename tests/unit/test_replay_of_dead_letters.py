@@ -15,8 +15,8 @@ from headwater.agent.agent import Agent
 from headwater.agent.agents import Agents
 from headwater.agent.storedtasks import Task
 from headwater.app import deadletters
+from headwater.channels.credential import TOKEN_ENV
 from headwater.channels.logserver import LogServer
-from headwater.channels.wire import TOKEN_ENV, Credentials
 from headwater.connectors.deadletters import read_dead_letters
 from headwater.connectors.replaying import ReplayRequest
 from headwater.continuum.model import Continuum
@@ -30,12 +30,11 @@ from headwater.plan.build import build, one_unit
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.spec import spec_of
 from headwater.spark.sparks import Sparks
-from tests.conftest import free_port
+from tests.conftest import SITE, SITE_TEXT, free_port
 from tests.unit.test_cli_control import invoke
 from tests.unit.test_deadletters import put, rows
 from tests.unit.test_memory import running
 
-TOKEN = "a-token-for-tests"
 SCHEMA = "id bigint, temperature double, ts timestamp"
 BAD, GOOD = "1,abc,2024-01-01", "1,2.5,2024-01-01"
 
@@ -70,10 +69,10 @@ class Zones:
         for spec in specs:
             write_atomically(root / "specs" / f"{spec.digest}.json", dump_json(spec).decode())
         write_atomically(root / "tasks.json", json.dumps({"tasks": [asdict(t) for t in tasks]}))
-        agent = Agent(zone, home, Credentials(TOKEN), Sparks(home / "spark"))
+        agent = Agent(zone, home, Sparks(home / "spark"))
         listen = f"127.0.0.1:{self.ports[zone]}"
         actions = agent.actions()
-        server = LogServer(listen, token=TOKEN, find=agent.find_log, actions=actions)
+        server = LogServer(listen, credential=SITE.of(zone), find=agent.find_log, actions=actions)
         # The agent has its tasks but does not begin to run them: it would start a Spark for that.
         actions["hold"]({"spec": dump(specs[0])})
         self._up[zone] = agent, server
@@ -98,15 +97,17 @@ class Zones:
         return [x["id"] for x in read_dead_letters(home)]
 
     def new(self) -> dict[str, str]:
-        found = (self.place / "in").rglob("*replayed*")
-        return {str(f.relative_to(self.place / "in")): f.read_text() for f in found}
+        """Return the files of replayed records of both agents, by the path that they have in the input."""
+        assert not list((self.place / "in").rglob("*replayed*")), "a replay puts nothing into the user's directory"
+        made = [f for f in self.place.glob("E*/deployments/f/replayed-records/**/*replayed-*") if f.is_file()]
+        return {str(f).partition(f"{self.place}/in/")[2]: f.read_text() for f in made}
 
 
 @pytest.fixture
 def zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zones]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.setenv(TOKEN_ENV, TOKEN)
+    monkeypatch.setenv(TOKEN_ENV, SITE_TEXT)
     monkeypatch.delenv(STORE, raising=False)
     made = Zones(tmp_path)
     store = Store(resolved_url(None))
@@ -233,7 +234,8 @@ def test_a_client_gives_what_came_of_it(zones: Zones) -> None:
     (id_,) = zones.malformed("E1", "L1", BAD)
     client = Agents(zones.place).open(zones.plan.continuum.node("E1"))
     (found,) = client.replay("f", [ReplayRequest(id=id_, record=GOOD)], force=False)
-    assert found.outcome == "replayed" and found.target == f"{zones.place}/in/L1/a-replayed-{id_}.csv"
+    own = f"{zones.place}/E1/deployments/f/replayed-records/files_1"
+    assert found.outcome == "replayed" and found.target == f"{own}{zones.place}/in/L1/a-replayed-{id_}.csv"
 
 
 # ---------------------------------------------------------------- the command line

@@ -18,9 +18,9 @@ from headwater.connectors import replaying
 from headwater.connectors.deadletters import DeadLetter, dead_letters_of, read_dead_letters
 from headwater.connectors.offerfile import FileOffer
 from headwater.connectors.offermqtt import mqtt_offer
-from headwater.connectors.replaying import ReplayRequest, read_wanted, replay
+from headwater.connectors.replaying import ReplayedSource, ReplayRequest, read_wanted, replay
 from headwater.core.errors import DeploymentError
-from headwater.dataflow.sources import FileSource, MqttSource, Source
+from headwater.dataflow.sources import FileSource, MqttSource
 from headwater.plan.port import Replayed
 from tests.unit.test_deadletters import put, rows
 
@@ -37,10 +37,21 @@ class Scene:
     format: str = "csv"
     options: dict[str, str] = field(default_factory=dict)
     schema: str = SCHEMA
+    own: str = "{place}/own"
 
     @property
     def input(self) -> Path:
         return self.place / "in"
+
+    @property
+    def directory(self) -> Path:
+        """Headwater's directory of replayed records."""
+        return Path(self.own.replace("{place}", str(self.place)))
+
+    @property
+    def made(self) -> Path:
+        """The directory in it for the files of the input."""
+        return self.directory / self.input.relative_to("/")
 
     @property
     def letters(self) -> Path:
@@ -66,10 +77,10 @@ class Scene:
         put(self.letters / "u-1@E1", batch, given, options={"files_1": self.options})
         return [x.id for x in dead_letters_of(self.letters) if x.id not in known]
 
-    def find(self, name: str, location: str | None) -> tuple[Source, str]:
+    def find(self, name: str, location: str | None) -> ReplayedSource:
         if name != "files_1":
             raise DeploymentError(f"source '{name}' is not read here any more")
-        return self.source, location or "L1"
+        return ReplayedSource(source=self.source, location=location or "L1", directory=self.directory)
 
     def replay(self, *ids: str, record: str | None = GOOD, force: bool = False) -> list[Replayed]:
         return replay(self.letters, [ReplayRequest(id=i, record=record) for i in ids], self.find, force=force)
@@ -80,8 +91,8 @@ class Scene:
 
     def new(self) -> dict[str, bytes]:
         """Return the files that replays have made, as a source would see them."""
-        seen = (f for f in self.input.rglob("*") if f.is_file() and not f.name.startswith((".", "_")))
-        return {str(f.relative_to(self.input)): f.read_bytes() for f in seen if "replayed" in f.name}
+        seen = (f for f in self.made.rglob("*") if f.is_file() and not f.name.startswith((".", "_")))
+        return {str(f.relative_to(self.made)): f.read_bytes() for f in seen}
 
     def known(self, id_: str) -> Any:
         return next(x["replayed"] for x in read_dead_letters(self.letters) if x["id"] == id_)
@@ -108,10 +119,11 @@ def test_a_letter_keeps_its_id(scene: Scene) -> None:
 def test_a_corrected_record_is_a_new_file_beside_the_old_one(scene: Scene) -> None:
     (id_,) = scene.malformed(BAD)
     found = scene.one(id_, GOOD + "\n")
-    path = scene.input / f"L1/a-replayed-{id_}.csv"
+    path = scene.made / f"L1/a-replayed-{id_}.csv"
     assert (found.outcome, found.reason, found.target) == ("replayed", None, str(path))
     assert scene.new() == {f"L1/a-replayed-{id_}.csv": f"{GOOD}\n".encode()}
-    assert sorted(os.listdir(scene.input / "L1")) == sorted(["a.csv", path.name])  # no drafts are left
+    assert os.listdir(scene.made / "L1") == [path.name]  # no drafts are left
+    assert os.listdir(scene.input / "L1") == ["a.csv"]
     known = scene.known(id_)
     assert known["done"] and known["target"] == str(path) and known["at"] == found.at
     assert GOOD not in str(known) and len(known["record"]) == 64  # a hash of the record
@@ -193,7 +205,7 @@ def test_bytes_that_are_lost_are_not_made_up(scene: Scene) -> None:
     ("change", "says"),
     [
         ({"path": "s3a://key:secret@bucket/{location}"}, "not on this disk, but behind s3a"),
-        ({"path": "/proc/none/{location}"}, "cannot write /proc/none"),
+        ({"own": "/proc/none"}, "cannot write /proc/none"),
         ({"path": "{in}/{location}/a.csv"}, "reads one file alone"),
         ({"path": "{in}/{location}/[ab].csv"}, "no name of a new file fits"),
         ({"path": "{in}/other-*/*.csv"}, "no longer reads it"),
@@ -264,7 +276,7 @@ def test_a_kill_neither_loses_nor_doubles(
     # If all steps were done before the kill, nothing is left to do.
     assert again.outcome == ("refused" if step == 5 else "replayed")
     assert scene.new() == {f"L1/a-replayed-{id_}.csv": f"{GOOD}\n".encode()}
-    assert sorted(os.listdir(scene.input / "L1")) == sorted(["a.csv", f"a-replayed-{id_}.csv"])
+    assert os.listdir(scene.made / "L1") == [f"a-replayed-{id_}.csv"]
     assert scene.known(id_)["done"] and scene.known(id_)["times"] == 1
     refused(scene.one(id_), "it was replayed at")
 
@@ -290,7 +302,7 @@ def test_a_source_that_removes_what_it_has_read_gets_it_once(scene: Scene, monke
     gone: list[Path] = []
 
     def clean() -> None:
-        gone.extend(scene.input.rglob("*replayed*"))
+        gone.extend(scene.made.rglob("*replayed*"))
         for file in gone:
             file.unlink()
 
@@ -309,7 +321,7 @@ def test_a_draft_in_a_directory_that_is_not_read_any_more_goes(scene: Scene, mon
         with pytest.raises(Killed):
             scene.one(id_)
     scene.path = "{in}/elsewhere/{location}"
-    assert scene.one(id_).target == f"{scene.input}/elsewhere/L1/a-replayed-{id_}.csv"
+    assert scene.one(id_).target == f"{scene.made}/elsewhere/L1/a-replayed-{id_}.csv"
     assert os.listdir(scene.input / "L1") == ["a.csv"]
 
 

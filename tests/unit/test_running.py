@@ -348,12 +348,14 @@ def test_wrong_packages_and_settings_of_spark_are_refused(packages: str, conf: l
 def test_what_needs_no_spark_is_refused_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(LocalEndpoint, "start", lambda *args, **options: pytest.fail("Spark was started"))
-    monkeypatch.delenv("UNSET", raising=False)
+    monkeypatch.delenv("HEADWATER_SECRET_UNSET", raising=False)
     (tmp_path / "file").write_text("")
     builder = hw.flow("f", locations=["L1"])
     rows = builder.read.csv("file", "id int")
     builder.read.csv("file/{location}", "id int").union(rows).write.json("file/out").named("out")
-    rows.write.kafka("b:9092", "t", user_env="UNSET", password_env="UNSET").named("log")
+    rows.write.kafka("b:9092", "t", user_env="HEADWATER_SECRET_UNSET", password_env="HEADWATER_SECRET_UNSET").named(
+        "log"
+    )
     plan = build(builder.build(), Continuum.from_text(ONE_ZONE))
     with pytest.raises(ErrorList) as refused:
         running.run(plan, running.RunSettings(directory=tmp_path / "state"))
@@ -362,7 +364,7 @@ def test_what_needs_no_spark_is_refused_before_it_starts(tmp_path: Path, monkeyp
         f"'{tmp_path / 'file'}' is a file",
         f"there is no '{tmp_path / 'file/L1'}', and '{tmp_path / 'file'}' is not a directory",
         "operator 'out' (write_files): files cannot be written",
-        "the environment variable UNSET is not set",
+        "the environment variable HEADWATER_SECRET_UNSET is not set",
     ):
         assert text in said
 

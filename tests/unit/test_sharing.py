@@ -115,7 +115,7 @@ def test_names_and_pools(store: Store) -> None:
 
 
 def test_owners_have_rights_and_limits(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = pools.set_owner("a", store.where, limits=OwnerLimits(dataflows=1), token=True)
+    token = pools.set_owner("a", store.where, limits=OwnerLimits(dataflows=1), role="owner", token=True)
     assert token is not None
     with pytest.raises(DeploymentError, match="needs a token"):
         submit(store, "one")

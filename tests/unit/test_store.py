@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headwater.control import database
+from headwater.control.controller import Controller, holder_label
 from headwater.control.database import LeaseLost
 from headwater.control.lifecycle import BUSY, WAYS, move
 from headwater.control.records import Lease, ReportRecord
@@ -20,6 +21,7 @@ from headwater.core.metrics import Progress, UnitProgress
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.steps import CanarySettings, unit_statuses_of
+from headwater.testing.nodes import SimulatedNodes
 from tests.unit.changes import FIRST, steps_of
 
 
@@ -233,3 +235,20 @@ def test_phases_have_declared_ways() -> None:
     assert move("checking", "changing", where="x") == "changing"
     with pytest.raises(DeploymentError, match="cannot go from stopped to running"):
         move("stopped", "running", where="x")
+
+
+def test_two_controllers_with_equal_labels_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers may have the same host name and process number; only the label for people contains them."""
+    monkeypatch.setattr("socket.gethostname", lambda: "edge")
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    stores = [Store(tmp_path / "store.db") for _ in range(2)]
+    one, other = (Controller(store, SimulatedNodes().open, lease=60.0) for store in stores)
+    assert one.hold() and not other.hold()
+    lease = stores[1].lease()
+    assert lease is not None and lease.label == "edge:1" == holder_label()
+    other.release()  # the lease of the first one stays
+    assert not other.hold() and one.hold()
+    one.release()
+    assert other.hold() and not one.hold()
+    for store in stores:
+        store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from headwater.control.sharing import ROLES, Role, includes
 from headwater.control.store import Store
 from headwater.control.tables import STORE
 from headwater.core.errors import DeploymentError
-from headwater.web.access import Access, Asker, NotAllowed, NotKnown
+from headwater.web.access import TRIAL_FILE, Access, Asker, NotAllowed, NotKnown, trial_file, trial_token
 from tests.unit.test_cli_control import invoke
 
 
@@ -72,24 +73,43 @@ def test_who_has_no_token_cannot_be_asked_for(place: str) -> None:
         Access(place).asker("None")
 
 
-def test_without_any_token_everybody_on_this_machine_is_an_owner(place: str) -> None:
+def test_without_any_token_the_servers_user_is_an_owner(place: str) -> None:
     for there in (False, True):
         if there:
             Store(place).close()
         access = Access(place)
         assert access.on_trial
         access.check()
-        assert access.asker(None) == access.asker("any") == Asker(name=None, role="owner")
+        assert access.asker(trial_token()) == Asker(name=None, role="owner", token=trial_token())
+        for given in (None, "", "any", "ä"):
+            with pytest.raises(NotKnown) as unknown:
+                access.asker(given)
+            assert f"$(cat {trial_file()})" in str(unknown.value)
         with pytest.raises(DeploymentError, match="no owner has a token") as refused:
             Access(place, loopback=False).check()
         assert "headwater owner admin --token" in str(refused.value)
         with pytest.raises(NotKnown):
-            Access(place, loopback=False).asker(None)
+            Access(place, loopback=False).asker(trial_token())
     token(place, "a", "viewer")
     assert not access.on_trial, "the first token ends it, for servers that run already too"
-    with pytest.raises(NotKnown):
-        access.asker(None)
+    for given in (None, trial_token()):
+        with pytest.raises(NotKnown):
+            access.asker(given)
     Access(place, loopback=False).check()
+
+
+def test_the_trial_token_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TRIAL_FILE)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    mine = trial_token()
+    file = tmp_path / ".headwater" / "web-token"
+    assert trial_file() == file and file.read_text() == mine == trial_token() and len(mine) > 30
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and [f.name for f in file.parent.iterdir()] == ["web-token"]
+    file.chmod(0o640)
+    with pytest.raises(DeploymentError, match="other users may know this token"):
+        trial_token()
+    file.unlink()
+    assert trial_token() != mine
 
 
 def test_all_hashes_are_compared_whichever_fits(place: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,7 +244,7 @@ def test_dataflows_are_submitted_shared_and_removed(client: Client) -> None:
     client.settled("commons", put["version"])
     client.see("/pools/other", 404)
     client.see("/pools/commons/dataflows/one", 404, params={"owner": "team-a"})
-    assert client.patch("/owners/team-b", json={"dataflows": 1}).json()["limits"]["dataflows"] == 1
+    assert client.patch("/owners/team-b", json={"role": "owner", "dataflows": 1}).json()["limits"]["dataflows"] == 1
     over = {"dataflow": {**shared, "name": "three"}, "owner": "team-b"}
     assert "dataflows 2, 1 are allowed" in client.ask("/pools/commons/dataflows", over, 403)["detail"]
     cleared = client.patch("/owners/team-b", json={"dataflows": None, "role": "operator"}).json()

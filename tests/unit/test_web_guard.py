@@ -23,7 +23,7 @@ from headwater.control.tables import resolved_url
 from headwater.web.guard import OPEN
 from headwater.web.problems import MEDIA_TYPE
 from headwater.web.server import serving
-from tests.unit.served import V1, ZONES, Client, fetch, flow, place, token, world
+from tests.unit.served import V1, ZONES, Client, fetch, flow, place, token, trial, world
 
 LEAST: dict[str, Role] = {
     "GET /me": "viewer",
@@ -236,7 +236,7 @@ def test_every_answer_has_its_headers(url: str) -> None:
 
 
 def test_a_body_has_its_size(url: str) -> None:
-    much = 33 * 2**20
+    much, own = 33 * 2**20, trial()["Authorization"]
 
     def pieces() -> Iterator[bytes]:
         for _ in range(33):
@@ -248,7 +248,8 @@ def test_a_body_has_its_size(url: str) -> None:
     except httpx.WriteError:
         pass  # the server closed the connection before the end of the body
     with socket.create_connection((str(urlsplit(url).hostname), urlsplit(url).port or 0), 10) as raw:
-        raw.sendall(f"POST {V1}/plans HTTP/1.1\r\nHost: localhost\r\nContent-Length: {much}\r\n\r\n".encode())
+        head = f"Host: localhost\r\nAuthorization: {own}\r\nContent-Length: {much}"
+        raw.sendall(f"POST {V1}/plans HTTP/1.1\r\n{head}\r\n\r\n".encode())
         assert b" 413 " in raw.recv(1000), "refused before a byte of it has come"
 
 

@@ -18,10 +18,10 @@ from headwater.cli import serve
 from headwater.control.store import Store
 from headwater.control.tables import STORE, resolved_url
 from headwater.core.errors import DeploymentError
-from headwater.web import server
+from headwater.web import running, server
 from headwater.web.server import serving
-from tests.conftest import free_port
-from tests.unit.served import V1, Client, fetch, token
+from tests.conftest import ZONE, free_port
+from tests.unit.served import V1, Client, fetch, token, trial
 from tests.unit.test_cli_control import invoke
 
 
@@ -74,7 +74,7 @@ def test_a_chosen_address_that_is_taken_is_an_error(by: str, monkeypatch: pytest
         assert code == 6 and f"cannot listen at {address}: Address already in use" in err
         assert "at --listen" in err and "-> give another [HOST:]PORT, or end what listens there" in err
         with pytest.raises(DeploymentError, match="the port is taken") as refused:
-            LogServer(address, token="t", find=lambda name: pytest.fail("asked"))
+            LogServer(address, credential=ZONE, find=lambda name: pytest.fail("asked"))
         assert refused.value.where == "--listen" and refused.value.hint
 
 
@@ -102,7 +102,7 @@ def test_it_ends_while_streams_are_followed() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def follow(url: str) -> None:
-        with httpx.stream("GET", f"{url}{V1}/events", trust_env=False, timeout=60) as stream:
+        with httpx.stream("GET", f"{url}{V1}/events", headers=trial(), trust_env=False, timeout=60) as stream:
             for _ in stream.iter_lines():
                 begun.set()
         ended.set()
@@ -112,7 +112,7 @@ def test_it_ends_while_streams_are_followed() -> None:
         thread.start()
         assert begun.wait(20)
         before = time.monotonic()
-    assert ended.wait(20) and time.monotonic() - before < 2 * server.ENDS + 10
+    assert ended.wait(20) and time.monotonic() - before < 2 * running.ENDS + 10
     thread.join(20)
 
 

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from headwater.web.access import trial_token
 from tests.conftest import free_port
 
 if TYPE_CHECKING:
@@ -53,6 +55,12 @@ def chromium() -> Iterator[Playwright]:
 Open = Callable[..., "Page"]
 
 
+def sign_in(page: Page, url: str) -> None:
+    """Sign a browser in by the link of `headwater up`, where no owner has a token; no page is loaded."""
+    parts = urlsplit(url)
+    page.request.get(f"{parts.scheme}://{parts.netloc}/signin?token={trial_token()}", max_redirects=0)
+
+
 @pytest.fixture
 def browser(chromium: Playwright, tmp_path: Path) -> Iterator[Open]:
     """Yield a function that opens pages, each with a profile of its own; an error in a page fails the test."""
@@ -76,6 +84,7 @@ def browser(chromium: Playwright, tmp_path: Path) -> Iterator[Open]:
             "request",
             lambda r: None if "//127.0.0.1:" in r.url or r.url.startswith("data:") else wrong.append(r.url),
         )
+        sign_in(page, url)
         page.goto(url)
         return page
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio.to_thread
 from fastapi import APIRouter, Response
 
 import headwater
@@ -17,17 +18,22 @@ router = APIRouter(tags=["about"])
 
 
 @router.get("/health", response_model=Health, responses=responses())
-def health(served: Here) -> Response:
+async def health(served: Here) -> Response:
     """Report whether the store can be read, and whether a controller acts on it. Needs no token."""
+    # Not behind other requests: in a thread of its own kind.
+    return answered(await anyio.to_thread.run_sync(_health, served.store_url, limiter=served.lanes.health))
+
+
+def _health(store_url: str | None) -> Health:
     try:
-        with existing(served.store_url) as store:
-            return answered(Health(status="ok", store=True, controller=store.lease() is not None))
+        with existing(store_url) as store:
+            return Health(status="ok", store=True, controller=store.lease() is not None)
     except NoStore:
-        return answered(Health(status="ok", store=False, controller=False))
+        return Health(status="ok", store=False, controller=False)
 
 
 @router.get("/version", response_model=Version, responses=responses())
-def version() -> Response:
+async def version() -> Response:
     """Return name and version of the server. Needs no token."""
     return answered(Version(name="headwater", version=headwater.__version__, api="v1"))
 

@@ -12,6 +12,7 @@ from headwater.adapt.slo import SLO
 from headwater.app import deadletters, deployments, objectives
 from headwater.app.client import Client, PlanRequest, Proposal, ProposalOutline
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
+from headwater.web.access import Asker
 from headwater.web.api.dependencies import Here, Operator, Served, Viewer, asked
 from headwater.web.api.requests import (
     ApplyForm,
@@ -45,7 +46,7 @@ _STORES: dict[str, Any] = {
 @router.post("/plans", response_model=ProposalOutline, responses=responses(409, 413))
 def plan(form: PlanForm, served: Here, asker: Viewer) -> Response:
     """Plan a dataflow: its units, the changes and steps of applying it, and its predictions."""
-    with served.turn():
+    with served.turn(asker):
         found = Client(served.store_url).propose(asked(served, form))
         _ = found.change
     return answered(found.shown())
@@ -54,7 +55,7 @@ def plan(form: PlanForm, served: Here, asker: Viewer) -> Response:
 @router.post("/deployments", **_STORES)
 def apply(form: ApplyForm, served: Here, asker: Operator) -> Response:
     """Store a dataflow's plan as the desired state; 200 where it is active already, and nothing is stored."""
-    with served.turn():
+    with served.turn(asker):
         found = Client(served.store_url).propose(asked(served, form))
     return _store(found, served, preview=False, after=form.after)
 
@@ -62,25 +63,25 @@ def apply(form: ApplyForm, served: Here, asker: Operator) -> Response:
 @router.post("/deployments/{name}/move", **_STORES)
 def move(name: NamePath, form: MoveForm, served: Here, asker: Operator) -> Response:
     """Move a running operator to another layer or host, with its state."""
-    return _edit(name, Move(operator=form.operator, to=form.to, at=form.at), form, served)
+    return _edit(name, Move(operator=form.operator, to=form.to, at=form.at), form, served, asker)
 
 
 @router.post("/deployments/{name}/split", **_STORES)
 def split(name: NamePath, form: SplitForm, served: Here, asker: Operator) -> Response:
     """Cut a unit in two behind one of its operators, with a channel between them."""
-    return _edit(name, Split(unit=form.unit, after=form.after_operator), form, served)
+    return _edit(name, Split(unit=form.unit, after=form.after_operator), form, served, asker)
 
 
 @router.post("/deployments/{name}/fuse", **_STORES)
 def fuse(name: NamePath, form: FuseForm, served: Here, asker: Operator) -> Response:
     """Join two neighbouring units into one query, without a channel between them."""
-    return _edit(name, Fuse(first=form.first, second=form.second, to=form.to), form, served)
+    return _edit(name, Fuse(first=form.first, second=form.second, to=form.to), form, served, asker)
 
 
 @router.post("/deployments/{name}/spread", **_STORES)
 def spread(name: NamePath, form: SpreadForm, served: Here, asker: Operator) -> Response:
     """Run a unit on one host of its zone, or divide its rows by key among several."""
-    return _edit(name, Spread(unit=form.unit, over=tuple(form.over)), form, served)
+    return _edit(name, Spread(unit=form.unit, over=tuple(form.over)), form, served, asker)
 
 
 @router.post("/deployments/{name}/stop", status_code=202, response_model=WantedVersion, responses=responses(409, 413))
@@ -106,7 +107,7 @@ def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> R
     """Replay dead letters to their sources, corrected or not; each is accepted once."""
     unreached: list[str] = []
     records = {one.id: one.record for one in form.letters if one.record is not None}
-    with served.turn():
+    with served.turn(asker):
         found = deadletters.replay(
             name,
             [one.id for one in form.letters],
@@ -119,8 +120,8 @@ def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> R
     return answered(ReplayAnswer(letters=tuple(found), unreached=tuple(unreached)))
 
 
-def _edit(name: str, edit: Edit, form: EditForm, served: Served) -> Response:
-    with served.turn():
+def _edit(name: str, edit: Edit, form: EditForm, served: Served, asker: Asker) -> Response:
+    with served.turn(asker):
         found = Client(served.store_url).propose(PlanRequest(of=name, edits=(edit,)))
     return _store(found, served, preview=form.preview, after=form.after)
 

@@ -39,7 +39,7 @@ def one(number: NumberPath, served: Here, asker: Viewer) -> Response:
 @router.get("/{number}/plan", response_model=ProposalOutline, responses=responses(409))
 def plan(number: NumberPath, served: Here, asker: Viewer) -> Response:
     """Show what a proposed decision would change."""
-    with served.turn():
+    with served.turn(asker):
         proposed = objectives.proposed(number, served.store_url)
         client, request = Client(served.store_url), PlanRequest(of=None)
         found = Proposal(request=request, plan=proposed, preview=client.preview(proposed))

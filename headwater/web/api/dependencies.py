@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,16 +17,17 @@ from headwater.app.client import Client, PlanRequest
 from headwater.continuum.model import Continuum, Zone
 from headwater.control.sharing import Role
 from headwater.control.tables import HOME
-from headwater.core.errors import ContinuumError, Denied, Missing, Unavailable, suggestion
+from headwater.core.errors import ContinuumError, Denied, Missing, suggestion
 from headwater.dataflow.graph import Dataflow
 from headwater.web import trust
 from headwater.web.access import Access, Asker
 from headwater.web.api.requests import PlanForm
+from headwater.web.lanes import Lanes
 
-AT_ONCE = 2
-"""Number of plans and simulations computed at a time."""
-PATIENCE = 20.0
-"""Seconds that another one waits for its turn."""
+LOCATIONS, OPERATORS, ZONES = 10_000, 1000, 5000
+"""Maximum numbers in a request's dataflow and zones."""
+CONTINUUM_TEXT = 2**20
+"""Maximum characters of zones as YAML."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +42,11 @@ class Served:
     zones: tuple[Zone, ...] = ()
     """Addresses known from the start."""
     ends: threading.Event = field(default_factory=threading.Event)
-    turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
+    lanes: Lanes = field(default_factory=Lanes)
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for a turn to compute; raise Unavailable where none comes in time."""
-        if not self.turns.acquire(timeout=PATIENCE):
-            raise Unavailable("too many plans are being computed", hint="try again later")
-        try:
-            yield
-        finally:
-            self.turns.release()
+    def turn(self, asker: Asker) -> AbstractContextManager[None]:
+        """Wait for a turn of the caller's role to compute; raise Unavailable where none comes in time."""
+        return self.lanes.of(asker.role).turn()
 
 
 def known_query(request: Request) -> None:
@@ -122,9 +117,17 @@ def as_owner(asker: Asker, named: str | None) -> str:
 
 def read_continuum(given: dict[str, Any] | str) -> Continuum:
     """Parse the zones of a request."""
+    _bounded(given if isinstance(given, str) else (), CONTINUUM_TEXT, "continuum", "characters")
     if isinstance(given, str):
         return Continuum.from_text(given, source="continuum")
+    _bounded(given.get("zones", ()), ZONES, "continuum", "zones")
     return Continuum.from_data(given, source="continuum")
+
+
+def _bounded(found: Any, most: int, where: str, of: str) -> None:
+    """Refuse what would take very long, before it is parsed."""
+    if isinstance(found, Collection) and len(found) > most:
+        raise HTTPException(422, f"{where}: {len(found):,} {of}, {most:,} are allowed in a request")
 
 
 def named(
@@ -142,6 +145,8 @@ def named(
         known = Client(served.store_url).stored(dataflow)
         flow, zones = known.dataflow, known.continuum if of is None else None
     else:
+        _bounded(dataflow.get("locations"), LOCATIONS, "dataflow", "locations")
+        _bounded(dataflow.get("operators"), OPERATORS, "dataflow", "operators")
         flow = Dataflow.from_data(dataflow)
         trust.check_dataflow(flow, trusted=served.trust_code)
         zones = None

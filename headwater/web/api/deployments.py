@@ -102,7 +102,7 @@ def dead_letters(
     """List the dead letters that the zones keep."""
     unreached: list[str] = []
     letters = []
-    with served.turn():
+    with served.turn(asker):
         for letter in deadletters.dead_letters(name, served.store_url, home=served.home, say=unreached.append):
             letters.append(letter)
             if len(letters) >= limit:

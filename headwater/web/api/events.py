@@ -10,9 +10,11 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -34,9 +36,13 @@ EVERY = 0.5
 LOOKS = 1.0
 """Seconds between two views."""
 BEAT = 15.0
-"""Seconds after which something is sent in any case, and the token is checked again."""
+"""Seconds after which something is sent in any case."""
+KNOWN = 2.0
+"""Seconds after which the token is checked again: a revoked one ends its streams."""
 STREAMS = 64
 """Maximum number of concurrent streams."""
+VIEWERS = 48
+"""Maximum number of them that viewers have."""
 
 _ITEM: dict[str, Any] = {
     "type": "object",
@@ -49,8 +55,10 @@ _ITEM: dict[str, Any] = {
 }
 """OpenAPI description of each event of the stream."""
 
+T = TypeVar("T")
 router = APIRouter(tags=["events"])
 _streams = threading.BoundedSemaphore(STREAMS)
+_viewers = threading.BoundedSemaphore(VIEWERS)
 
 
 @router.get(
@@ -82,11 +90,13 @@ async def events(
     last_event_id: Annotated[int | None, Header(ge=0, le=MOST, description="As `after`, and takes precedence.")] = None,
 ) -> StreamingResponse:
     """Follow events, from now on or after a known number."""
-    if not _streams.acquire(blocking=False):
-        raise HTTPException(503, f"{STREAMS} streams are open already")
+    taken = ExitStack()
+    for limit, most in ((_viewers, VIEWERS),) if asker.role == "viewer" else ():
+        _take(limit, most, taken)
+    _take(_streams, STREAMS, taken)
     since = after if last_event_id is None else last_event_id
     until = None if seconds is None else time.monotonic() + seconds
-    stream = _stream(served, asker, deployment, since, until=until, views=views)
+    stream = _stream(served, asker, deployment, since, taken, until=until, views=views)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
@@ -95,19 +105,25 @@ async def _stream(
     asker: Asker,
     name: str | None,
     after: int | None,
+    taken: ExitStack,
     *,
     until: float | None,
     views: bool,
 ) -> AsyncIterator[str]:
     try:
         yield ": here it begins\n\n"
-        beat, looked, failed, last = time.monotonic(), -math.inf, "", b""
+        known = beat = time.monotonic()
+        looked, failed, last = -math.inf, "", b""
         while not served.ends.is_set() and (until is None or time.monotonic() < until):
+            if time.monotonic() - known >= KNOWN:
+                known = time.monotonic()
+                if not await _read(served, _is_known, served, asker):
+                    return
             try:
-                after, found = await anyio.to_thread.run_sync(objectives.told, after, name, served.store_url)
+                after, found = await _read(served, objectives.told, after, name, served.store_url)
                 if views and time.monotonic() - looked >= LOOKS:
                     looked = time.monotonic()
-                    before, last = last, await anyio.to_thread.run_sync(_view, served)
+                    before, last = last, await _read(served, _view, served)
                     if last != before:
                         yield f"event: view\ndata: {last.decode()}\n\n"
                 failed = ""
@@ -121,12 +137,22 @@ async def _stream(
             if time.monotonic() - beat >= BEAT:
                 beat = time.monotonic()
                 yield ": still here\n\n"
-                if not await anyio.to_thread.run_sync(_is_known, served, asker):
-                    return
             if not found:
                 await anyio.sleep(EVERY)
     finally:
-        _streams.release()
+        taken.close()
+
+
+def _take(limit: threading.BoundedSemaphore, most: int, taken: ExitStack) -> None:
+    if not limit.acquire(blocking=False):
+        taken.close()
+        raise HTTPException(503, f"{most} streams are open already")
+    taken.callback(limit.release)
+
+
+async def _read(served: Served, act: Callable[..., T], *given: Any) -> T:
+    """Read the store in one of the streams' threads."""
+    return await anyio.to_thread.run_sync(partial(act, *given), limiter=served.lanes.streams)
 
 
 def _is_known(served: Served, asker: Asker) -> bool:

@@ -47,7 +47,7 @@ def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> Resp
     """Add a dataflow to a pool: operators in common run once."""
     owner = as_owner(asker, form.owner)
     continuum = form.continuum
-    with served.turn():
+    with served.turn(asker):
         flow, zones = named(served, form.dataflow, continuum, of=pool)
         found = pools.submit(flow, zones, owner, served.store_url, pool=pool, token=asker.token)
     return answered(found, 202)
@@ -71,14 +71,14 @@ def remove(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: Ow
     """Remove a dataflow from its pool, with the operators that no other one needs; the others keep running."""
     _member(pool, name, served)
     who = as_owner(asker, owner)
-    with served.turn():
+    with served.turn(asker):
         return answered(pools.remove(name, who, served.store_url, token=asker.token), 202)
 
 
 @router.post("/pools/{pool}/defragment", status_code=202, response_model=Joined, responses=responses(409))
 def defragment(pool: PoolPath, served: Here, asker: Operator) -> Response:
     """Merge the units that submissions and removals have split: fewer queries, all state kept."""
-    with served.turn():
+    with served.turn(asker):
         return answered(pools.defragment(pool, served.store_url), 202)
 
 
@@ -90,14 +90,20 @@ def owners(served: Here, asker: Viewer) -> Response:
 
 @router.patch("/owners/{name}", response_model=OwnerRecord, responses=responses(409, 413))
 def set_owner(name: OwnerPath, form: OwnerForm, served: Here, asker: Owner) -> Response:
-    """Set an owner's role and limits; needs the token of `admin`, where `admin` has one.
+    """Set an owner's role and limits; needs the token of `admin`, where `admin` has one, but to lower one's own role.
+
+    Only `admin` changes other owners of the role `owner`; the last one keeps this role.
 
     Only `headwater owner NAME --token` creates tokens, so that none is sent over the network.
     """
     given = form.model_dump(exclude_unset=True)
     role = given.pop("role", None)
+    if role is None and name not in {one.name for one in pools.owners(served.store_url)}:
+        role = "viewer"
     limits = replace(pools.limits_of(name, served.store_url), **given)
-    pools.set_owner(name, served.store_url, limits=limits, role=role, shown=asker.token)
+    pools.set_owner(
+        name, served.store_url, limits=limits if given else None, role=role, shown=asker.token, by=asker.name
+    )
     return answered(next(o for o in pools.owners(served.store_url) if o.name == name))
 
 

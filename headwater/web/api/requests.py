@@ -214,7 +214,7 @@ class SubmitForm(Form):
 class OwnerForm(Form):
     """An owner's role and limits. Omitted fields keep their values; null removes a limit."""
 
-    role: Role = "owner"
+    role: Role = Field(default="viewer", description="The default holds for new owners.")
     dataflows: Annotated[int, Field(ge=0, le=MOST)] | None = None
     operators: Annotated[int, Field(ge=0, le=MOST)] | None = None
     cores: Annotated[Finite, Field(ge=0)] | None = None

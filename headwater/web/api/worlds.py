@@ -19,7 +19,7 @@ router = APIRouter(tags=["simulation"])
 @router.post("/simulations", response_model=ReplayResult, responses=responses(409, 413))
 def simulate(form: SimulationForm, served: Here, asker: Viewer) -> Response:
     """Replay rates through schedulers: limits kept, cost, and number of changes."""
-    with served.turn():
+    with served.turn(asker):
         flow, zones = named(served, form.dataflow, form.continuum)
         limits, weights = form.limits.limits(), form.weights.weights()
         requests = [
@@ -40,6 +40,6 @@ def simulate(form: SimulationForm, served: Here, asker: Viewer) -> Response:
 @router.post("/deployments/{name}/what-if", response_model=WhatIfOutline, responses=responses(409, 413))
 def suppose(name: NamePath, form: WhatIfForm, served: Here, asker: Viewer) -> Response:
     """Predict a deployment under other rates and links, and the change that would follow."""
-    with served.turn():
+    with served.turn(asker):
         found = what_if(name, Supposed.read(form.rates, form.links), served.store_url)
     return answered(found.shown())

@@ -25,8 +25,8 @@ from headwater.web.dashboard.sessions import COOKIE, Sessions, Visitor
 
 BEAT = 0.1
 """Seconds between two checks for changes."""
-ASKED = 10.0
-"""Seconds after which a visitor's access is checked again."""
+ASKED = 2.0
+"""Seconds after which a visitor's access is checked again: a page whose token is revoked gets nothing more."""
 NAMED = 3
 """Deployments that the banner names."""
 THEME = "headwater_theme"
@@ -39,7 +39,7 @@ _PAGES = (
     ("letters", "Dead letters", "/letters"),
     ("whatif", "What if", "/whatif"),
 )
-_TRIAL = "No owner has a token: every user of this machine has all permissions. See docs/rest.md."
+_TRIAL = "No owner has a token: the user of this server has all permissions. See docs/rest.md."
 _HEAD = """<script>
 addEventListener("DOMContentLoaded", () => {
   const lost = document.getElementById("popup");
@@ -71,6 +71,7 @@ class Frame:
         self._beats: list[Callable[[View], Any]] = []
         self._version = -1
         self._asked = time.monotonic()
+        self._over = False
         self._theme = request.cookies.get(THEME, "auto")
 
     def build(self, active: str) -> ui.element:
@@ -97,11 +98,15 @@ class Frame:
         await self._beat()
 
     async def _beat(self) -> None:
+        if self._over:
+            return
         if time.monotonic() - self._asked > ASKED:
             self._asked = time.monotonic()
             try:
                 await run_in_threadpool(self.visitor.asker)
             except NotKnown:
+                self._over = True
+                self.place.sessions.end(self.visitor.session)
                 ui.navigate.to(f"/signin?next={quote(self._path)}")
                 return
             except HeadwaterError:
@@ -169,7 +174,7 @@ class Frame:
                     aria_label="Change between light and dark",
                     cls="hw-icon",
                 ),
-                None if self.asker.on_trial else link("Sign out", "/signout", cls="hw-nav-link"),
+                link("Sign out", "/signout", cls="hw-nav-link"),
                 cls="hw-side-bar",
             ),
         )

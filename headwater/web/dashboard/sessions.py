@@ -63,7 +63,7 @@ class Visitor:
         if self.access is None:
             return Asker(name=None, role="owner")
         token = self.sessions.token(self.session)
-        if self.session is not None and token is None and not self.access.on_trial:
+        if self.session is not None and token is None:
             raise NotKnown("the session is over", hint="sign in again")
         return self.access.asker(token)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 from urllib.parse import parse_qs
 
@@ -42,8 +43,8 @@ button {{ background: var(--water); border-color: var(--water); color: light-dar
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 <input type="hidden" name="next" value="{next}">
 <button>Sign in</button>
-<p>An administrator creates one with <code>headwater owner NAME --token</code>. This server keeps it in
-memory while you are signed in.</p>
+<p>An administrator creates one with <code>headwater owner NAME --token</code>. While nobody has one, open the link
+that <code>headwater up</code> printed. This server keeps the token in memory while you are signed in.</p>
 </form></main></body></html>"""
 
 
@@ -51,7 +52,11 @@ def attach_signin(app: FastAPI, place: DashboardContext) -> None:
     """Add the pages for signing in and out."""
 
     @app.get("/signin", include_in_schema=False)
-    def form(next: str = "/") -> Response:
+    def form(request: Request, next: str = "/", token: str = "") -> Response:
+        if token and place.access is not None:
+            with contextlib.suppress(HeadwaterError):
+                if place.access.asker(token).on_trial:  # the link of `headwater up`; others do not belong in an address
+                    return _signed_in(request, token, _inside(next))
         return HTMLResponse(_page(_inside(next)))
 
     @app.post("/signin", include_in_schema=False)
@@ -66,16 +71,18 @@ def attach_signin(app: FastAPI, place: DashboardContext) -> None:
         if place.access is None:
             return RedirectResponse(goes_on, status_code=303)
         try:
-            asker = await run_in_threadpool(place.access.asker, token[: MOST + 1])
+            await run_in_threadpool(place.access.asker, token[: MOST + 1])
         except NotKnown:
             return HTMLResponse(_page(goes_on, "Unknown token."), status_code=401)
         except HeadwaterError as error:
             return HTMLResponse(_page(goes_on, str(error)), status_code=503)
+        return _signed_in(request, token, goes_on)
+
+    def _signed_in(request: Request, token: str, goes_on: str) -> Response:
         answer = RedirectResponse(goes_on, status_code=303)
-        if not asker.on_trial:
-            secure = request.url.scheme == "https"
-            session = place.sessions.begin(token)
-            answer.set_cookie(COOKIE, session, max_age=int(LASTS), httponly=True, samesite="strict", secure=secure)
+        secure = request.url.scheme == "https"
+        session = place.sessions.begin(token)
+        answer.set_cookie(COOKIE, session, max_age=int(LASTS), httponly=True, samesite="strict", secure=secure)
         return answer
 
     @app.get("/signout", include_in_schema=False)

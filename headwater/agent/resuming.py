@@ -1,0 +1,76 @@
+"""Prepare the files of a unit for its query's start: nothing outside its checkpoint may be ahead of it.
+
+After a power cut on a disk that loses synced data, or after a checkpoint was put back from a backup, sinks may hold
+batches that the checkpoint does not know. They would take the next, other batches for repetitions and leave their rows
+out. In the same way entries may be deleted that the query has not read. Such a unit is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headwater.channels.log import Log
+from headwater.connectors.writers import open_sink_writer
+from headwater.core.errors import DeploymentError
+from headwater.disk.checkpoint import has_begun, sweep_torn
+from headwater.disk.repair import Condition, examine, repair, start_positions
+from headwater.plan.model import Channel
+from headwater.plan.spec import UnitSpec
+
+_HINT = (
+    "put back its checkpoint as it was when it wrote them, or all of the deployment's directory and its sinks from one "
+    "backup; to begin again without the state, give `headwater run` --fresh and other or empty sinks, or stop the "
+    "deployment and apply it under another name"
+)
+
+
+def resume(
+    spec: UnitSpec,
+    checkpoint: Path,
+    sink_writers: Sequence[Mapping[str, Any]],
+    log: Callable[[Channel], Log],
+) -> None:
+    """Repair a stopped unit's checkpoint; raise DeploymentError where others are ahead of it, and change nothing."""
+    sweep_torn(checkpoint)
+    for described in sink_writers:  # a batch too large for the disk would otherwise fill it for good
+        open_sink_writer(described, spec.unit.epoch).sweep()
+    if not has_begun(checkpoint):
+        return
+    found = examine(checkpoint)
+    _refuse_published(spec, found, sink_writers)
+    _refuse_deleted(spec, checkpoint, found, log)
+    repair(checkpoint, found)
+
+
+def _refuse_published(spec: UnitSpec, found: Condition, sink_writers: Sequence[Mapping[str, Any]]) -> None:
+    for described in sink_writers:
+        batch = open_sink_writer(described, spec.unit.epoch).newest()
+        if batch is not None and batch > found.planned:
+            where = described.get("path") or described.get("topic")
+            newest = f"batch {found.planned} is the newest in its checkpoint"
+            known = newest if found.planned >= 0 else "its checkpoint holds none"
+            missing = batch - found.planned
+            raise DeploymentError(
+                f"its output goes up to batch {batch}, but {known}: "
+                f"{missing} {'batch is' if missing == 1 else 'batches are'} missing there",
+                where=f"unit {spec.id}, {where}",
+                hint=_HINT,
+            )
+
+
+def _refuse_deleted(spec: UnitSpec, checkpoint: Path, found: Condition, log: Callable[[Channel], Log]) -> None:
+    at = start_positions(checkpoint, found)
+    for channel in spec.inputs:
+        if channel.id not in at:
+            continue
+        floor = log(channel).floor()
+        if floor.seq > at[channel.id] and not floor.dropped_rows:  # the policy of a full channel may have deleted them
+            missing = floor.seq - at[channel.id]
+            raise DeploymentError(
+                f"its checkpoint has read {channel.id} up to entry {at[channel.id]}, but those before entry "
+                f"{floor.seq} are deleted: {missing} {'entry is' if missing == 1 else 'entries are'} missing",
+                where=f"unit {spec.id}",
+                hint=_HINT,
+            )
