@@ -38,8 +38,8 @@ OPERATORS = {
     "rlike",
 }  # Spark's own names of operators
 TEXTS = (*cases.SCALARS, *cases.AGGREGATES)
-# Headwater reads these forms of the grammar as the functions that they stand for.
-FORMS = re.compile(r"\b(extract|position|substring|substr|trim)\s*\(.*\b(from|in)\b", re.IGNORECASE)
+# Headwater reads these forms of the grammar as the functions that they stand for; nulls are respected by default.
+FORMS = re.compile(r"\b(extract|position|substring|substr|trim)\s*\(.*\b(from|in)\b|\brespect\s+nulls\b", re.IGNORECASE)
 ATTACK = "raise_error(java_method('java.lang.System','getenv','HEADWATER_TOKEN')) IS NULL"
 Tree = Callable[[str], list[dict[str, Any]]]
 
@@ -66,6 +66,10 @@ def tree(gateway: Any) -> Tree:
         for node in nodes:
             if node["class"].endswith("UnresolvedFunction"):
                 node["nameParts"] = str(node["nameParts"]).lower()
+            for fresh in ("exprId", "resultId"):  # another one each time
+                node.pop(fresh, None)
+            if node.get("dataType") == "binary":  # JSON has the array's address only
+                node.pop("value", None)
         return nodes
 
     return read
