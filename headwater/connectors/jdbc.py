@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwater.connectors import sparksql
 from headwater.core.errors import DataflowError, RuntimeFailure, Unavailable
 from headwater.dataflow.jdbcurl import DRIVERS
 from headwater.dataflow.sinks import JdbcSink, Sink
@@ -127,13 +128,13 @@ class _BatchWriter:
             if column is not None:
                 first = self.number << _BATCH_BITS
                 this, last = first + batch_id, first + (1 << _BATCH_BITS) - 1
-                rows = rows.selectExpr("*", f"CAST({this} AS bigint) AS {quote_name(column)}")
+                rows = rows.withColumn(column, sparksql.expression(f"CAST({this} AS bigint)"))
                 if not self.ready:
                     # Writing no rows creates the table, or fails where it does not fit.
                     rows.limit(0).write.format("jdbc").options(**options).mode("append").save()
                     self.ready.append(True)
                 table = batch.sparkSession.read.format("jdbc").options(**options).load()
-                same_or_later = table.where(f"{quote_name(column)} BETWEEN {this} AND {last}")
+                same_or_later = table.where(sparksql.column_of(column).between(this, last))
                 if same_or_later.limit(1).count():
                     return
             rows.write.format("jdbc").options(**options).mode("append").save()
@@ -159,7 +160,7 @@ def has_output(sink: JdbcSink, schema: str, spark: SparkSession) -> bool:
         rows = spark.createDataFrame([], f"{schema}, {column} bigint")
         rows.write.format("jdbc").options(**options).mode("append").save()
         table = spark.read.format("jdbc").options(**options).load()
-        return table.where(f"{column} >= {1 << _BATCH_BITS}").limit(1).count() > 0
+        return table.where(sparksql.column_of(sink.batch_column) >= 1 << _BATCH_BITS).limit(1).count() > 0
     except Exception as error:
         raise _plain(error, sink) from error
 

@@ -9,9 +9,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headwater.connectors.globs import MARK, is_glob, literal
+from headwater.connectors.sparksql import column_of, expression, items
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource, Source
 from headwater.disk.layout import REPLAYED, full_path
+from headwater.sql.lexer import quote_string, quoted
 from headwater.sql.schema import Schema
 
 CORRUPT = "__corrupt"
@@ -79,7 +81,7 @@ def name_of_replayed(name: str) -> str:
 
 def well_formed(frame: DataFrame, schema: Schema) -> DataFrame:
     """Keep the well-formed records, whichever columns are used later."""
-    return frame.where(f"`{CORRUPT}` IS NULL AND {every_field_parsed(schema)}").drop(CORRUPT, ORIGIN)
+    return frame.where(expression(f"{CORRUPT} IS NULL AND {every_field_parsed(schema)}")).drop(CORRUPT, ORIGIN)
 
 
 def every_field_parsed(schema: Schema) -> str:
@@ -88,7 +90,7 @@ def every_field_parsed(schema: Schema) -> str:
     Spark parses only columns that the query uses, so a malformed unused one would go unnoticed,
     or not, depending on the cuts. The part after OR is never evaluated, but names all columns.
     """
-    used = " OR ".join(f"to_json(struct(`{n}`)) IS NULL" for n in schema.names)
+    used = " OR ".join(f"to_json(struct({quoted(n)})) IS NULL" for n in schema.names)
     return f"(spark_partition_id() >= 0 OR {used})"
 
 
@@ -98,9 +100,11 @@ DEAD_LETTER = ("operator", "format", "schema", "record", "source", "location")
 
 def dead_letter_columns(source: Source, location: str) -> list[str]:
     """Return the SQL projection that turns a malformed record into a dead letter."""
-    schema = source.schema().text.replace("\\", "\\\\").replace("'", "\\'")
     format_ = source.format if isinstance(source, FileSource) else "json"
-    values = (f"'{source.id}'", f"'{format_}'", f"'{schema}'", f"`{CORRUPT}`", f"`{ORIGIN}`", f"'{location}'")
+    values = (
+        *map(quote_string, (source.id, format_, source.schema().text)),
+        *(CORRUPT, ORIGIN, quote_string(location)),
+    )
     return [f"{value} AS {name}" for name, value in zip(DEAD_LETTER, values, strict=True)]
 
 
@@ -122,18 +126,18 @@ def _files(
         # Without this, Spark silently skips files a week older than the newest.
         reader = reader.option("maxFileAge", "36500d")
     if can_be_malformed(source):
-        schema = f"{schema}, `{CORRUPT}` string"
+        schema = f"{schema}, {quoted(CORRUPT)} string"
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT)
     for key, value in source.options:
         if key.lower() not in unread:
             reader = reader.option(key, value)
     frame: DataFrame = reader.schema(schema).format(source.format).load(path)
-    added = [f"_metadata.file_path AS `{ORIGIN}`"] if can_be_malformed(source) else []
+    added = [f"_metadata.file_path AS {quoted(ORIGIN)}"] if can_be_malformed(source) else []
     if source.file_as is not None:
         # A replayed record keeps the file that it came from; Spark writes one or three slashes.
-        path = f"regexp_replace(_metadata.file_path, '{_FILE_OF}', 'file:///')"
-        added.append(f"regexp_replace({path}, '{MARK}', '') AS `{source.file_as}`")
-    return frame.selectExpr("*", *added) if added else frame
+        path = f"regexp_replace(_metadata.file_path, {quote_string(_FILE_OF)}, 'file:///')"
+        added.append(f"regexp_replace({path}, {quote_string(MARK)}, '') AS {quoted(source.file_as)}")
+    return frame.select(*items("*", *added)) if added else frame
 
 
 def _make_directory(path: str) -> None:
@@ -176,13 +180,16 @@ def _mqtt(
     if synced is not None:
         reader = reader.option("checkpoint", str(synced))
     messages = reader.option("members", str(spool)).option("reader", name).option("schema", MESSAGE_SCHEMA).load()
-    text = f"{source.schema().text}, `{CORRUPT}` string".replace("'", "\\'")
+    text = quote_string(f"{source.schema().text}, {CORRUPT} string")
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"
-    parsed = messages.selectExpr(f"from_json(value, '{text}', {options}) AS r", "concat('mqtt:', topic) AS o", "value")
+    read = f"from_json(value, {text}, {options}) AS r"
+    parsed = messages.select(*items(read, "concat('mqtt:', topic) AS o", "value"))
     # A payload that is no object at all gives NULL, not a corrupt record.
-    result: DataFrame = parsed.selectExpr(
-        *(f"r.`{n}` AS `{n}`" for n in source.schema().names),
-        f"CASE WHEN r IS NULL THEN coalesce(value, '') ELSE r.`{CORRUPT}` END AS `{CORRUPT}`",
-        f"o AS `{ORIGIN}`",
+    result: DataFrame = parsed.select(
+        *(column_of("r", n).alias(n) for n in source.schema().names),
+        *items(
+            f"CASE WHEN r IS NULL THEN coalesce(value, '') ELSE r.{CORRUPT} END AS {CORRUPT}",
+            f"o AS {ORIGIN}",
+        ),
     )
     return result

@@ -17,6 +17,7 @@ from headwater.core.requirement import Requirement
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.types import EventTime, StreamType, idle_together, is_time
 from headwater.sql.expressions import check, check_condition
+from headwater.sql.lexer import quoted
 from headwater.sql.schema import ArrayType, Column, DataType, Schema
 
 
@@ -291,9 +292,15 @@ STATELESS_SQL = (Where, Select)
 
 def column_named(operator: Operator, name: str, schema: Schema) -> str:
     """Resolve a plain column name, or raise DataflowError that lists all columns."""
-    expression = check(f"`{name.strip('`')}`", schema, where=operator.where)
+    expression = check(quoted(_unquoted(name)), schema, where=operator.where)
     (column,) = expression.columns
     return column
+
+
+def _unquoted(name: str) -> str:
+    if len(name) > 2 and name[0] == name[-1] == "`":
+        return name[1:-1].replace("``", "`")
+    return name
 
 
 def plain_column(text: str) -> str | None:

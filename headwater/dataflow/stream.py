@@ -18,6 +18,7 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow.function import PythonFunction, accepts
 from headwater.dataflow.types import StreamType
 from headwater.sql.expressions import parse_projection
+from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import row_json, row_struct
 from headwater.sql.schema import Schema
 
@@ -125,7 +126,7 @@ class Stream(habits.NameGuard):
                 where=where,
                 hint="names ignore case: name each once",
             )
-        pairs = [given.pop(c.lower(), (c, f"`{c}`")) for c in self.columns]
+        pairs = [given.pop(c.lower(), (c, quoted(c))) for c in self.columns]
         return self._then(ops.Select, columns=tuple((*pairs, *given.values())))
 
     def drop(self, *columns: str) -> Stream:
@@ -138,7 +139,7 @@ class Stream(habits.NameGuard):
                 where=f"drop after '{self.operator.id}'",
                 hint=f"the columns are {', '.join(self.columns)}",
             )
-        return self._then(ops.Select, columns=tuple((c, f"`{c}`") for c in self.columns if c.lower() not in gone))
+        return self._then(ops.Select, columns=tuple((c, quoted(c)) for c in self.columns if c.lower() not in gone))
 
     def explode(self, expression: str, alias: str, *, position: str | None = None, outer: bool = False) -> Stream:
         """Return one row per element of an array, as column ``alias`` (and its index as ``position``)."""
@@ -252,8 +253,8 @@ class Stream(habits.NameGuard):
         ]
         best = f"slice(sort_array(collect_list({row_struct(rest)}), false), 1, {k})"
         ranked = self.group_by(*keys).agg(best=best).explode("best", "item", position="position")
-        outputs = [c if c.lower() in grouped else f"item.`{c}` AS `{c}`" for c in self.columns]
-        return ranked.select(*outputs, f"position + 1 AS `{rank}`")
+        outputs = [c if c.lower() in grouped else f"item.{quoted(c)} AS {quoted(c)}" for c in self.columns]
+        return ranked.select(*outputs, f"position + 1 AS {quoted(rank)}")
 
     def scan(
         self,

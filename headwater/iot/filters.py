@@ -11,7 +11,7 @@ from typing import Literal
 from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
 from headwater.iot.text import double_text
-from headwater.sql.lexer import quote_string
+from headwater.sql.lexer import quote_string, quoted
 
 OnFail = Literal["null", "drop"]
 _WORD = 63  # used bits of a bigint
@@ -35,10 +35,10 @@ def range_filter(
             "there are no ranges", where="range_filter", hint="give some, for example {'temperature': (-12.5, 43.1)}"
         )
     cases = " ".join(
-        f"WHEN {quote_string(observed)} THEN `{value}` BETWEEN {double_text(low)} AND {double_text(high)}"
+        f"WHEN {quote_string(observed)} THEN {quoted(value)} BETWEEN {double_text(low)} AND {double_text(high)}"
         for observed, (low, high) in sorted(ranges.items())
     )
-    return _filtered(readings, f"coalesce(CASE `{name}` {cases} ELSE true END, true)", on_fail, value)
+    return _filtered(readings, f"coalesce(CASE {quoted(name)} {cases} ELSE true END, true)", on_fail, value)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Bloom:
 
     def condition(self, column: str) -> str:
         """Return the test as a Spark SQL expression over a text column."""
-        first, second = (f"CAST(conv(substring(md5(encode(`{column}`, 'UTF-8')), {at}, 8), 16, 10) AS bigint)"
+        first, second = (f"CAST(conv(substring(md5(encode({quoted(column)}, 'UTF-8')), {at}, 8), 16, 10) AS bigint)"
                          for at in (1, 9))  # fmt: skip
         words = f"array({', '.join(f'{word}L' for word in self.words)})"
         place = f"({first} + n * ({second} | 1L)) % {self.bits}L"
@@ -98,7 +98,7 @@ def bloom_filter(
 def _filtered(readings: Stream, passes: str, on_fail: OnFail, value: str) -> Stream:
     if on_fail == "drop":
         return readings.where(passes)
-    return readings.with_columns(**{value: f"IF({passes}, `{value}`, NULL)"})
+    return readings.with_columns(**{value: f"IF({passes}, {quoted(value)}, NULL)"})
 
 
 def _places(member: str, bits: int, hashes: int) -> list[int]:

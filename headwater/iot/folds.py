@@ -17,6 +17,7 @@ from typing import Any
 
 from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
+from headwater.sql.lexer import quoted
 
 KEYS = ("id", "obs")
 Row = dict[str, Any]
@@ -111,7 +112,7 @@ def sliding_regression(
         slope = math.fsum((n - middle) * (y - mean) for n, y in enumerate(last)) / spread
         return last, {**row, into: [mean + slope * (train + n - middle) for n in range(predict)]}
 
-    return _scan(readings, forecast, f"{readings.schema.text}, `{into}` array<double>", keys, [])
+    return _scan(readings, forecast, f"{readings.schema.text}, {quoted(into)} array<double>", keys, [])
 
 
 def distinct_count(
@@ -149,7 +150,7 @@ def distinct_count(
         return base64.b64encode(bytes(ranks)).decode(), {**row, into: estimate}
 
     keys = keys_of(readings, keys, ("obs",))
-    return _scan(readings, counted, f"{readings.schema.text}, `{into}` double", keys, "")
+    return _scan(readings, counted, f"{readings.schema.text}, {quoted(into)} double", keys, "")
 
 
 def second_moment(
@@ -180,7 +181,7 @@ def second_moment(
         estimate = count * math.fsum(2 * seen - 1 for _, seen in sample) / len(sample)
         return {"n": count, "sample": sample}, {**row, into: estimate}
 
-    return _scan(readings, moment, f"{readings.schema.text}, `{into}` double", keys, {"n": 0, "sample": []})
+    return _scan(readings, moment, f"{readings.schema.text}, {quoted(into)} double", keys, {"n": 0, "sample": []})
 
 
 def accumulate(
@@ -205,8 +206,8 @@ def accumulate(
         series = [{"label": name, "at": second, "value": found} for name, second, found in rows]
         return [], {**{k: row[k] for k in keys}, time: at, "series": series}
 
-    kept = ", ".join(f"`{k}` {readings.schema.column(k).type.text}" for k in keys)
-    schema = f"{kept + ', ' if kept else ''}`{time}` timestamp, {SERIES}"
+    kept = ", ".join(f"{quoted(k)} {readings.schema.column(k).type.text}" for k in keys)
+    schema = f"{kept + ', ' if kept else ''}{quoted(time)} timestamp, {SERIES}"
     return _scan(readings, gathered, schema, keys, [])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
 from headwater.iot.folds import keys_of
-from headwater.sql.lexer import quote_string
+from headwater.sql.lexer import quote_string, quoted
 
 _MOST_ENTRIES = 5_000
 
@@ -28,7 +28,7 @@ def annotate(
             hint="read a longer table as a stream and join it",
         )
     pairs = ", ".join(f"{quote_string(k)}, {quote_string(v)}" for k, v in sorted(known.items()))
-    found = f"try_element_at(map({pairs}), `{key}`)"
+    found = f"try_element_at(map({pairs}), {quoted(key)})"
     return rows.with_columns(**{into: found if unknown is None else f"coalesce({found}, {quote_string(unknown)})"})
 
 
@@ -47,5 +47,5 @@ def join_message(
             where="join_message",
             hint=".with_watermark('ts', '10 seconds')",
         )
-    columns = {field: f"max(CASE WHEN obs = {quote_string(field)} THEN `{value}` END)" for field in fields}
+    columns = {field: f"max(CASE WHEN obs = {quote_string(field)} THEN {quoted(value)} END)" for field in fields}
     return readings.group_by(time.column, *keys_of(readings, keys, ("id",))).agg(**columns)

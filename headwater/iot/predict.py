@@ -11,7 +11,7 @@ from typing import Any
 from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
 from headwater.iot.text import double_text
-from headwater.sql.lexer import quote_string
+from headwater.sql.lexer import quote_string, quoted
 
 _MOST_NODES = 2_000
 
@@ -28,7 +28,7 @@ def predict_linear(rows: Stream, model: Any, *, features: Sequence[str], into: s
             where="predict_linear",
             hint="name the columns in the order in which the model was fitted",
         )
-    terms = [f"{double_text(c)} * `{name}`" for c, name in zip(coefficients, features, strict=True)]
+    terms = [f"{double_text(c)} * {quoted(name)}" for c, name in zip(coefficients, features, strict=True)]
     (intercept,) = _vector(model, "intercept_")
     return rows.with_columns(**{into: " + ".join([double_text(float(intercept)), *terms])})
 
@@ -60,10 +60,10 @@ def classify_tree(rows: Stream, model: Any, *, features: Sequence[str], into: st
             return classes[int(tree.value[n][0].argmax())]
         column, threshold = features[int(tree.feature[n])], double_text(float(tree.threshold[n]))
         # A tree compares in single precision: its threshold applies to that.
-        test = f"CAST(`{column}` AS float) <= {threshold}"
+        test = f"CAST({quoted(column)} AS float) <= {threshold}"
         return f"IF({test}, {node(int(tree.children_left[n]))}, {node(int(tree.children_right[n]))})"
 
-    known = " AND ".join(f"`{name}` IS NOT NULL" for name in features)
+    known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in features)
     return rows.with_columns(**{into: f"IF({known}, {node(0)}, NULL)"})
 
 
@@ -72,7 +72,7 @@ def estimate_error(
     into: str = "error",
 ) -> Stream:  # fmt: skip
     """Add the error of a prediction, as a share of the average: ``|actual - predicted| / |average|``."""
-    error = f"abs(`{actual}` - `{predicted}`) / nullif(abs(`{average}`), 0)"
+    error = f"abs({quoted(actual)} - {quoted(predicted)}) / nullif(abs({quoted(average)}), 0)"
     return rows.with_columns(**{into: f"CAST({error} AS double)"})
 
 

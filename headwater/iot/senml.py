@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
-from headwater.sql.lexer import quote_string
+from headwater.sql.lexer import quote_string, quoted
 
 PACK = "e array<struct<n:string,u:string,v:string,sv:string>>, bt bigint"
 """The columns of a pack: ``flow.read.json(path, iot.PACK)`` reads a file with one pack per line."""
@@ -33,9 +33,9 @@ def parse_senml(
     """
     if not fields:
         raise DataflowError("there are no fields", where="parse_senml", hint="give some: fields=('temperature', ...)")
-    texts = [f"{_text_of(name)} AS `{name}`" for name in meta]
+    texts = [f"{_text_of(name)} AS {quoted(name)}" for name in meta]
     names = ", ".join(quote_string(name) for name in fields)
-    located = [f"`{name}`" for name in sorted(packs.shape.located_by)]
+    located = [quoted(name) for name in sorted(packs.shape.located_by)]
     split = packs.select(
         *located,
         "timestamp_millis(bt) AS ts",
@@ -44,7 +44,7 @@ def parse_senml(
         f"filter(e, x -> x.n IN ({names})) AS e",
     )
     timed = split.with_watermark("ts", delay)
-    meta_columns = [f"`{name}`" for name in meta]
+    meta_columns = [quoted(name) for name in meta]
     return timed.explode("e", "reading").select(
         *located, "ts", "id", *meta_columns, "reading.n AS obs", "try_cast(reading.v AS double) AS value"
     )
@@ -56,17 +56,17 @@ def to_senml(rows: Stream, values: Mapping[str, str], *, time: str = "ts", texts
     ``texts``: columns added as text. NULL columns are omitted.
     """
     entries = [
-        f"IF(`{name}` IS NULL, NULL, named_struct('n', {quote_string(name)}, 'u', {quote_string(unit)}, "
-        f"'v', CAST(`{name}` AS double), 'sv', CAST(NULL AS string)))"
+        f"IF({quoted(name)} IS NULL, NULL, named_struct('n', {quote_string(name)}, 'u', {quote_string(unit)}, "
+        f"'v', CAST({quoted(name)} AS double), 'sv', CAST(NULL AS string)))"
         for name, unit in values.items()
     ]
     entries += [
-        f"IF(`{name}` IS NULL, NULL, named_struct('n', {quote_string(name)}, 'u', 'string', "
-        f"'v', CAST(NULL AS double), 'sv', CAST(`{name}` AS string)))"
+        f"IF({quoted(name)} IS NULL, NULL, named_struct('n', {quote_string(name)}, 'u', 'string', "
+        f"'v', CAST(NULL AS double), 'sv', CAST({quoted(name)} AS string)))"
         for name in texts
     ]
-    pack = f"named_struct('e', array_compact(array({', '.join(entries)})), 'bt', unix_millis(`{time}`))"
-    return rows.select(f"`{time}`", f"to_json({pack}) AS pack")
+    pack = f"named_struct('e', array_compact(array({', '.join(entries)})), 'bt', unix_millis({quoted(time)}))"
+    return rows.select(quoted(time), f"to_json({pack}) AS pack")
 
 
 def _text_of(name: str) -> str:

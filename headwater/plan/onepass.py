@@ -10,6 +10,7 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow.graph import Graph
 from headwater.dataflow.sinks import JdbcSink, Sink
 from headwater.dataflow.stateful import Scan, by_event_time
+from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import substitute
 from headwater.sql.schema import Column, Schema
 
@@ -197,9 +198,9 @@ def melted_along(
     ``within``: the column that holds the root's rows as structs; None: the columns are top-level.
     """
     schema = flow.types[root].schema
-    columns = {n: f"`{n}`" for n in schema.names}
+    columns = {n: quoted(n) for n in schema.names}
     if within is not None:
-        columns = {n: f"`{within}`.`{n}`" for n in schema.names}
+        columns = {n: f"{quoted(within)}.{quoted(n)}" for n in schema.names}
         schema = Schema((Column(within, schema.struct),), internal=True)
     conditions = ["true"]
     for step in path:

@@ -19,6 +19,7 @@ from headwater.dataflow.types import StreamType, stream_type
 from headwater.plan.model import Unit
 from headwater.plan.onepass import one_pass, root_of
 from headwater.sql.expressions import check, check_aggregate
+from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import aggregate_calls, row_aggregates
 from headwater.sql.schema import Schema
 
@@ -176,7 +177,7 @@ def _calls(aggregates: tuple[tuple[str, str], ...], schema: Schema) -> list[Any]
 def _values(operator: stateful.CountWindow, schema: Schema) -> list[tuple[str, str]]:
     """Return the columns of the rows buffered until a window is full."""
     where = operator.where
-    order = [check(f"`{c}`", schema, where=where).text for c in operator.order_by]
+    order = [check(quoted(c), schema, where=where).text for c in operator.order_by]
     calls = row_aggregates(operator.aggregates, schema, where=where).calls
     texts = dict.fromkeys([*order, *(argument for _, argument in calls)])
     return [(text, check(text, schema, where=where).type.text) for text in texts]

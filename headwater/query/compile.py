@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from headwater.connectors.sparksql import column_of, expression
 from headwater.core.errors import RuntimeFailure, UserCodeError
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
@@ -20,6 +21,7 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.types import StreamType
 from headwater.query import countwindow, scan
 from headwater.query.sparktypes import MARK, WINDOW_MARK, spark_schema
+from headwater.sql.lexer import quoted
 from headwater.sql.schema import Schema
 
 if TYPE_CHECKING:
@@ -36,9 +38,9 @@ def apply(operator: ops.Operator, frames: list[DataFrame], types: list[StreamTyp
     frame, type_ = frames[0], types[0]
     match operator:
         case ops.Where():
-            return frame.where(operator.condition)
+            return frame.where(expression(operator.condition))
         case ops.Select():
-            return frame.select(*(F.expr(text).alias(name) for name, text in operator.columns))
+            return frame.select(*(expression(text).alias(name) for name, text in operator.columns))
         case ops.Explode():
             return _explode(operator, frame)
         case ops.Union():
@@ -76,7 +78,7 @@ def mark(frame: DataFrame, type_: StreamType, also: Sequence[str] = ()) -> DataF
     time = type_.event_time.column.lower()
     columns = []
     for column in type_.schema.columns:
-        name = f"`{column.name}`"
+        name = quoted(column.name)
         window = {WINDOW_MARK: True} if column.type == stateful.WINDOW_TYPE else {}
         if column.name.lower() == time:
             columns.append(F.col(name).alias(column.name, metadata={MARK: 0, **window}))
@@ -95,18 +97,19 @@ def whole(frame: DataFrame, type_: StreamType) -> DataFrame:
     The condition is true and needs all columns; to the optimizer it is not deterministic, so it stays.
     """
     hashed = [
-        f"CAST(`{c.name}` AS STRING)" if "MAP<" in c.type.text.upper() else f"`{c.name}`" for c in type_.schema.columns
+        f"CAST({quoted(c.name)} AS STRING)" if "MAP<" in c.type.text.upper() else quoted(c.name)
+        for c in type_.schema.columns
     ]
-    return frame.where(f"spark_partition_id() >= -(xxhash64({', '.join(hashed)}) & 1)")
+    return frame.where(expression(f"spark_partition_id() >= -(xxhash64({', '.join(hashed)}) & 1)"))
 
 
 def _explode(operator: ops.Explode, frame: DataFrame) -> DataFrame:
-    expression = F.expr(operator.expression)
+    value = expression(operator.expression)
     if operator.position is None:
         function = F.explode_outer if operator.outer else F.explode
-        return frame.select("*", function(expression).alias(operator.alias))
+        return frame.select("*", function(value).alias(operator.alias))
     with_position = F.posexplode_outer if operator.outer else F.posexplode
-    return frame.select("*", with_position(expression).alias(operator.position, operator.alias))
+    return frame.select("*", with_position(value).alias(operator.position, operator.alias))
 
 
 def _transform(operator: ops.Transform, frame: DataFrame) -> DataFrame:
@@ -118,7 +121,7 @@ def _transform(operator: ops.Transform, frame: DataFrame) -> DataFrame:
             f"the function raised {raised(error)}", where=operator.where, hint="correct the function"
         ) from error
     declared = Schema.parse(operator.schema_text)
-    found = Schema.parse(", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in columns))
+    found = Schema.parse(", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in columns))
     if found.text != declared.text:
         raise UserCodeError(
             f"the function returns {found.text}, but {declared.text} is declared",
@@ -174,15 +177,15 @@ def _culprit(function: Callable[..., Any], batch: pa.RecordBatch) -> dict[str, A
 
 
 def _aggregate(operator: stateful.Aggregate, frame: DataFrame) -> DataFrame:
-    groups: list[Any] = [F.col(f"`{k}`") for k in operator.keys]
+    groups: list[Any] = [column_of(k) for k in operator.keys]
     match operator.window:
         case stateful.TimeWindow(column, size, slide):
             length = span(operator.duration(size, "size"))
             hop = span(operator.duration(slide, "slide")) if slide else None
-            groups.insert(0, F.window(F.col(f"`{column}`"), length, hop))
+            groups.insert(0, F.window(column_of(column), length, hop))
         case stateful.SessionWindow(column, gap):
-            groups.insert(0, F.session_window(F.col(f"`{column}`"), span(operator.duration(gap, "gap"))))
-    return frame.groupBy(*groups).agg(*(F.expr(text).alias(name) for name, text in operator.aggregates))
+            groups.insert(0, F.session_window(column_of(column), span(operator.duration(gap, "gap"))))
+    return frame.groupBy(*groups).agg(*(expression(text).alias(name) for name, text in operator.aggregates))
 
 
 def _join(operator: stateful.Join, left: DataFrame, right: DataFrame, types: list[StreamType]) -> DataFrame:
@@ -190,20 +193,20 @@ def _join(operator: stateful.Join, left: DataFrame, right: DataFrame, types: lis
     times = [t.event_time for t in types]
     assert times[0] is not None and times[1] is not None
     a, b = left.alias("l"), right.alias("r")
-    mine, theirs = F.col(f"l.`{times[0].column}`"), F.col(f"r.`{times[1].column}`")
+    mine, theirs = column_of("l", times[0].column), column_of("r", times[1].column)
     condition = (theirs >= mine + _interval(low)) & (theirs <= mine + _interval(high))
     # Spark bounds state by fixed times only: months of the calendar are a further condition.
     for side, (months, seconds) in zip(("low", "high"), operator.intervals(), strict=True):
         if months:
-            bound = mine + F.expr(f"INTERVAL '{months}' MONTH") + _interval(seconds)
+            bound = mine + expression(f"INTERVAL '{months}' MONTH") + _interval(seconds)
             condition = condition & (theirs >= bound if side == "low" else theirs <= bound)
     for key in operator.on:
-        condition = condition & (F.col(f"l.`{key}`") == F.col(f"r.`{key}`"))
+        condition = condition & (column_of("l", key) == column_of("r", key))
     keys = {k.lower() for k in operator.on}
-    columns = [F.col(f"l.`{n}`") for n in types[0].schema.names]
-    columns += [F.col(f"r.`{n}`") for n in types[1].schema.names if n.lower() not in keys]
+    columns = [column_of("l", n) for n in types[0].schema.names]
+    columns += [column_of("r", n) for n in types[1].schema.names if n.lower() not in keys]
     return a.join(b, condition, operator.how).select(*columns)
 
 
 def _interval(seconds: float) -> Any:
-    return F.expr(f"INTERVAL {round(seconds * 1_000_000)} MICROSECOND")
+    return expression(f"INTERVAL {round(seconds * 1_000_000)} MICROSECOND")

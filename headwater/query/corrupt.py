@@ -10,13 +10,17 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from headwater.connectors.sources import CORRUPT, DEAD_LETTER, dead_letter_columns, every_field_parsed
+from headwater.connectors.sparksql import expression, items
 from headwater.dataflow.operators import Explode, MapBatches, Operator, Select, Where
 from headwater.dataflow.sources import Source
 from headwater.query.compile import guarded
 from headwater.query.sparktypes import spark_schema
+from headwater.sql.lexer import quoted
+from headwater.sql.printer import printed_text
 from headwater.sql.schema import Schema
 
 if TYPE_CHECKING:
@@ -30,39 +34,39 @@ DEAD = "__dead"
 
 PASSED = (Where, Select, Explode, MapBatches)
 """Operators that malformed records can be passed around."""
-GOOD = f"`{CORRUPT}` IS NULL"
+GOOD = f"{quoted(CORRUPT)} IS NULL"
 
 
 def read_whole(raw: DataFrame, source: Source, location: str) -> DataFrame:
     """Read all records of a text source at a location, malformed ones with their dead letters."""
     letter = f"struct({', '.join(dead_letter_columns(source, location))})"
-    names = [f"`{name}`" for name in source.output(()).schema.names]
-    frame = raw.where(every_field_parsed(source.schema()))
+    names = [quoted(name) for name in source.output(()).schema.names]
+    frame = raw.where(expression(every_field_parsed(source.schema())))
     columns = [f"IF({GOOD}, {name}, NULL) AS {name}" for name in names]
-    return frame.selectExpr(*columns, f"`{CORRUPT}`", f"IF({GOOD}, NULL, {letter}) AS `{DEAD}`")
+    return frame.select(*items(*columns, quoted(CORRUPT), f"IF({GOOD}, NULL, {letter}) AS {quoted(DEAD)}"))
 
 
 def past(operator: Operator, frame: DataFrame) -> DataFrame:
     """Apply one of ``PASSED`` to the well-formed records of a frame."""
-    carried = (f"`{CORRUPT}`", f"`{DEAD}`")
+    carried = (quoted(CORRUPT), quoted(DEAD))
     match operator:
         case Where():
-            return frame.where(f"IF({GOOD}, {operator.condition}, true)")
+            return frame.where(expression(f"IF({GOOD}, {printed_text(operator.condition)}, true)"))
         case Select():
-            columns = (f"IF({GOOD}, {text}, NULL) AS `{name}`" for name, text in operator.columns)
-            return frame.selectExpr(*columns, *carried)
+            columns = (f"IF({GOOD}, {printed_text(text)}, NULL) AS {quoted(name)}" for name, text in operator.columns)
+            return frame.select(*items(*columns, *carried))
         case Explode():
             # Outer: a malformed record has no elements, and stays.
-            generator = "explode_outer" if operator.position is None else "posexplode_outer"
-            names = f"`{operator.alias}`"
-            if operator.position is not None:
-                names = f"(`{operator.position}`, `{operator.alias}`)"
-            text = operator.expression
+            text = printed_text(operator.expression)
             if not operator.outer:
-                frame = frame.where(f"NOT ({GOOD}) OR cardinality({text}) > 0")
-            found = frame.selectExpr("*", f"{generator}(IF({GOOD}, {text}, NULL)) AS {names}")
-            others = [f"`{c}`" for c in found.columns if c not in (CORRUPT, DEAD)]
-            return found.selectExpr(*others, *carried)
+                frame = frame.where(expression(f"NOT ({GOOD}) OR cardinality({text}) > 0"))
+            value = expression(f"IF({GOOD}, {text}, NULL)")
+            made = F.explode_outer(value).alias(operator.alias)
+            if operator.position is not None:
+                made = F.posexplode_outer(value).alias(operator.position, operator.alias)
+            found = frame.select("*", made)
+            others = [quoted(c) for c in found.columns if c not in (CORRUPT, DEAD)]
+            return found.select(*items(*others, *carried))
         case MapBatches():
             return _past_function(operator, frame)
     raise TypeError(f"malformed records cannot be passed around {operator.kind}")

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from headwater.connectors.sparksql import column_of, expression
 from headwater.core.errors import UserCodeError
 from headwater.dataflow import stateful
 from headwater.dataflow.types import StreamType
 from headwater.query.scan import ALL
 from headwater.query.sparktypes import spark_schema
 from headwater.sql.expressions import check
+from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import row_aggregates
 from headwater.sql.schema import INT, Column
 
@@ -45,20 +47,20 @@ def apply(operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *
     parts = row_aggregates(operator.aggregates, schema, where=where)
     event_time = stateful.by_event_time(operator, type_)
     if event_time is not None:
-        frame = frame.where(f"`{event_time}` IS NOT NULL")
-    order = [check(f"`{c}`", schema, where=where).text for c in operator.order_by]
+        frame = frame.where(column_of(event_time).isNotNull())
+    order = [check(quoted(c), schema, where=where).text for c in operator.order_by]
     values = list(dict.fromkeys([*order, *(argument for _, argument in parts.calls)]))
     calls = [(function, values.index(argument)) for function, argument in parts.calls]
     types = [check(text, schema, where=where).type.text for text in values]
     keys = operator.keys or (ALL,)
-    by = [F.col(f"`{k}`") for k in operator.keys] or [F.lit(0).alias(ALL)]
-    rows = frame.select(*by, *(F.expr(text).alias(f"{VALUE}{n}") for n, text in enumerate(values)))
-    outputs = [F.col(f"`{k}`") for k in operator.keys]
-    outputs += [F.expr(text).alias(name) for name, text in parts.outputs]
+    by = [column_of(k) for k in operator.keys] or [F.lit(0).alias(ALL)]
+    rows = frame.select(*by, *(expression(text).alias(f"{VALUE}{n}") for n, text in enumerate(values)))
+    outputs = [column_of(k) for k in operator.keys]
+    outputs += [expression(text).alias(name) for name, text in parts.outputs]
     size, slide = operator.size, operator.slide or operator.size
     if not streaming:
         return _batch(rows, keys, calls, len(values), size, slide).select(*outputs)
-    named = [F.col(f"`{k}`") for k in keys]
+    named = [column_of(k) for k in keys]
     ready = rows.select(*named, *_filled(types), *_masks(len(values)))
     made = [replace(schema.column(k), name=k) for k in operator.keys] or [Column(ALL, INT)]
     made += [Column(f"__g{i}", t) for i, t in enumerate(parts.types)]
@@ -94,7 +96,7 @@ def _masks(count: int) -> list[Expression]:
     masks = []
     for first in range(0, count, _BITS):
         bits = [f"IF({VALUE}{n} IS NULL, {1 << (n - first)}L, 0L)" for n in range(first, min(count, first + _BITS))]
-        masks.append(F.expr(" + ".join(bits)).alias(f"{MASK}{first // _BITS}"))
+        masks.append(expression(" + ".join(bits)).alias(f"{MASK}{first // _BITS}"))
     return masks
 
 
@@ -104,13 +106,13 @@ def _batch(
     """Number each key's rows and group by the windows that each number falls into."""
     from pyspark.sql import Window
 
-    by = [F.col(f"`{k}`") for k in keys]
+    by = [column_of(k) for k in keys]
     order = [F.col(f"{VALUE}{n}").asc_nulls_first() for n in range(values)]
     numbered = rows.withColumn("__i", F.row_number().over(Window.partitionBy(*by).orderBy(*order)) - 1)
     first = f"greatest(0, cast(ceil((__i - {size} + 1) / {slide}) AS int))"
-    spread = numbered.withColumn("__w", F.expr(f"explode(sequence({first}, cast(floor(__i / {slide}) AS int)))"))
+    spread = numbered.withColumn("__w", expression(f"explode(sequence({first}, cast(floor(__i / {slide}) AS int)))"))
     # With slide < size a row's first and last windows overlap; __i below the first window's start cannot be.
-    spread = spread.where(f"__i >= __w * {slide} AND __i < __w * {slide} + {size}")
+    spread = spread.where(expression(f"__i >= __w * {slide} AND __i < __w * {slide} + {size}"))
     results = [F.count(F.lit(1)).alias("__rows")]
     for i, (function, n) in enumerate(calls):
         value = F.col(f"{VALUE}{n}")
@@ -118,8 +120,8 @@ def _batch(
             picked = F.min_by if function == "first" else F.max_by
             results.append(picked(value, F.col("__i")).alias(f"__g{i}"))
         else:
-            results.append(F.expr(f"{function}({VALUE}{n})").alias(f"__g{i}"))
-    return spread.groupBy(*by, F.col("__w")).agg(*results).where(f"__rows = {size}")
+            results.append(expression(f"{function}({VALUE}{n})").alias(f"__g{i}"))
+    return spread.groupBy(*by, F.col("__w")).agg(*results).where(F.col("__rows") == size)
 
 
 # ---------------------------------------------------------------- in a stream

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headwater.connectors.sources import DEAD_LETTER
+from headwater.connectors.sparksql import expression
 from headwater.dataflow.graph import Graph
 from headwater.dataflow.stateful import Scan, by_event_time
 from headwater.plan.onepass import OnePass, Pass, melted_along
@@ -20,7 +21,7 @@ from headwater.query.corrupt import DEAD, GOOD
 from headwater.query.scan import FROM, KEY, KEYED, TIME, Scanning, key_text, keyed, together
 from headwater.query.sparktypes import MARK
 from headwater.query.writer import TAG, tag_column
-from headwater.sql.lexer import quote_string
+from headwater.sql.lexer import quote_string, quoted
 from headwater.sql.schema import Schema
 
 _ENTRY = "__entry"
@@ -58,18 +59,19 @@ def tagged(
             else:
                 place = found.scans.index(branch.origin)
                 condition, row = _row(flow, branch, within=f"s{place}")
-                behind.append(_End(tag, schema, f"`{FROM}` = {place} AND {condition}", row))
+                behind.append(_End(tag, schema, f"{quoted(FROM)} = {place} AND {condition}", row))
     if corrupt:
-        ends.append(_End(len(outputs), DEAD_LETTERS, f"NOT ({GOOD})", f"`{DEAD}`"))
+        ends.append(_End(len(outputs), DEAD_LETTERS, f"NOT ({GOOD})", quoted(DEAD)))
     if found.scans:
         scans = _scannings(flow, found, wanted)
         rows = _common_form(flow, found, scans, ends, base, good)
         base = together(rows, scans, [end.schema for end in ends])
         for place, id_ in enumerate(found.scans):
             if scans[place].out:
-                base = count(base, id_, f"`{FROM}` = {place}")
+                base = count(base, id_, f"{quoted(FROM)} = {place}")
         ends = [
-            replace(end, condition=f"`{FROM}` = -1 AND p{n} IS NOT NULL", row=f"p{n}") for n, end in enumerate(ends)
+            replace(end, condition=f"{quoted(FROM)} = -1 AND p{n} IS NOT NULL", row=f"p{n}")
+            for n, end in enumerate(ends)
         ]
     ends = sorted((*ends, *behind), key=lambda end: end.tag)
     types = {tag_column(end.tag): end.schema for end in ends}
@@ -110,19 +112,19 @@ def _common_form(
         by.append(f"WHEN {n} THEN {quote_string(columns)}")
         key.append(f"WHEN {n} THEN {key_text(scan.operator, flow.types[stream], within=column)}")
         if scan.event_time is not None:
-            time.append(f"WHEN {n} THEN {column}.`{scan.event_time}`")
+            time.append(f"WHEN {n} THEN {column}.{quoted(scan.event_time)}")
     entries += [_entry(types, _ENTRY, len(ways) + n, end.condition, f"p{n}", end.row) for n, end in enumerate(ends)]
     rows = _exploded(base, entries, (_ENTRY, *types))
     at = f"CASE {_ENTRY} {' '.join(time)} END" if time else "CAST(NULL AS timestamp)"
     framed = rows.select(
-        F.expr(f"CASE {_ENTRY} {' '.join(by)} END").alias(KEYED),
-        F.expr(f"CASE {_ENTRY} {' '.join(key)} END").alias(KEY),
-        F.expr(at).alias(TIME, metadata={MARK: 0} if time else {}),
+        expression(f"CASE {_ENTRY} {' '.join(by)} END").alias(KEYED),
+        expression(f"CASE {_ENTRY} {' '.join(key)} END").alias(KEY),
+        expression(at).alias(TIME, metadata={MARK: 0} if time else {}),
         _ENTRY,
         *types,
     )
     if time:  # a row without a time has no order
-        framed = framed.where(f"{_ENTRY} >= {len(ways)} OR `{TIME}` IS NOT NULL")
+        framed = framed.where(expression(f"{_ENTRY} >= {len(ways)} OR {TIME} IS NOT NULL"))
     return framed.drop(_ENTRY)
 
 
@@ -141,5 +143,5 @@ def _entry(types: Mapping[str, Schema], name: str, number: int, condition: str, 
 
 
 def _exploded(frame: DataFrame, entries: Iterable[str], columns: Sequence[str]) -> DataFrame:
-    each = F.explode(F.expr(f"array_compact(array({', '.join(entries)}))"))
+    each = F.explode(expression(f"array_compact(array({', '.join(entries)}))"))
     return frame.select(each.alias("r")).select(*(f"r.{c}" for c in columns))

@@ -16,8 +16,10 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from headwater.connectors.sparksql import expression
 from headwater.dataflow.stateful import WINDOW_TYPE, Aggregate, SessionWindow, TimeWindow
 from headwater.dataflow.types import StreamType
+from headwater.sql.lexer import quoted
 
 _MOST = 200
 """Times up to which the counts of a batch are exact; beyond, Spark joins neighbouring times."""
@@ -35,10 +37,10 @@ def rows_by_close(operator: Aggregate, type_: StreamType) -> Column:
     """Return the number of an aggregate's input rows for each time at which their first window closes, as JSON."""
     assert type_.event_time is not None
     name = type_.event_time.column
-    at = f"unix_micros(`{name}`)"
+    at = f"unix_micros({quoted(name)})"
     closes = at
     if type_.schema.column(name).type == WINDOW_TYPE:
-        closes = f"unix_micros(`{name}`.end)"
+        closes = f"unix_micros({quoted(name)}.end)"
         at = f"({closes} - 1)"
     match operator.window:
         case TimeWindow(_, size, slide):
@@ -51,7 +53,7 @@ def rows_by_close(operator: Aggregate, type_: StreamType) -> Column:
             length = _micros(operator, gap)
             step = max(length // 20, 1000)
             closes = f"ceil(({at} + {length}) / {step}) * {step}"
-    return F.to_json(F.histogram_numeric(F.expr(closes), F.lit(_MOST)))
+    return F.to_json(F.histogram_numeric(expression(closes), F.lit(_MOST)))
 
 
 def _micros(operator: Aggregate, duration: str) -> int:

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from headwater.connectors.sparksql import column_of, expression
 from headwater.core.errors import UserCodeError
 from headwater.dataflow import stateful
 from headwater.dataflow.function import raised
@@ -32,6 +33,7 @@ from headwater.dataflow.types import StreamType
 from headwater.plan.state import scan_tag
 from headwater.query.sparktypes import MARK, spark_schema
 from headwater.query.stateserver import limit_waiting
+from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import JSON_TIMES
 from headwater.sql.schema import INT, Column, Schema
 
@@ -85,7 +87,7 @@ def key_text(operator: stateful.Scan, type_: StreamType, *, within: str | None =
     parts = []
     for key in operator.keys:
         column = type_.schema.column(key)
-        text = f"`{column.name}`" if within is None else f"{within}.`{column.name}`"
+        text = quoted(column.name) if within is None else f"{within}.{quoted(column.name)}"
         if column.type.text in ("float", "double"):
             text = f"IF({text} = 0, CAST(0 AS {column.type.text}), {text})"  # 0.0 and -0.0
         parts.append(f"'{key.lower()}', {text}")
@@ -97,16 +99,16 @@ def alone(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> DataF
     """Apply one scan to a stream. The caller sets watermarks."""
     event_time = stateful.by_event_time(operator, type_)
     if event_time is not None:
-        frame = frame.where(f"`{event_time}` IS NOT NULL")
-    time = F.col(f"`{event_time}`") if event_time is not None else F.lit(None).cast("timestamp")
+        frame = frame.where(column_of(event_time).isNotNull())
+    time = column_of(event_time) if event_time is not None else F.lit(None).cast("timestamp")
     rows = frame.select(
         F.lit(keyed(operator)).alias(KEYED),
-        F.expr(key_text(operator, type_)).alias(KEY),
+        expression(key_text(operator, type_)).alias(KEY),
         time.alias(TIME, metadata={MARK: 0} if event_time is not None else {}),
-        F.struct(*(F.col(f"`{c}`") for c in frame.columns)).alias("i0"),
+        F.struct(*(column_of(c) for c in frame.columns)).alias("i0"),
     )
     found = together(rows, [Scanning(operator, event_time, "i0")])
-    return found.select(*(F.col(f"s0.`{c}`") for c in Schema.parse(operator.schema_text).names))
+    return found.select(*(column_of("s0", c) for c in Schema.parse(operator.schema_text).names))
 
 
 def together(rows: DataFrame, scans: Sequence[Scanning], passed: Sequence[Schema] = ()) -> DataFrame:
@@ -129,7 +131,7 @@ def in_batch(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> Da
     schema = Schema.parse(operator.schema_text)
     target = spark_schema(schema.columns)
     if event_time is not None:
-        frame = frame.where(f"`{event_time}` IS NOT NULL")
+        frame = frame.where(column_of(event_time).isNotNull())
     function, initial, order, where = (
         operator.function.load(),
         operator.initial,
@@ -138,7 +140,7 @@ def in_batch(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> Da
     )
     if not operator.keys:
         frame, function = frame.withColumn(ALL, F.lit(0)), _without_all(function)
-    grouped_by = [F.col(f"`{k}`") for k in operator.keys or (ALL,)]
+    grouped_by = [column_of(k) for k in operator.keys or (ALL,)]
     names = list(schema.names)
     arrow = to_arrow_schema(target, timezone="UTC")
 

@@ -32,6 +32,7 @@ from headwater.connectors.sources import (
     source_frame,
     well_formed,
 )
+from headwater.connectors.sparksql import column_of, expression, items
 from headwater.connectors.writers import DEAD_LETTERS
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sources, stateful
@@ -50,7 +51,7 @@ from headwater.query.ingest import Inputs
 from headwater.query.late import late_of, rows_by_close
 from headwater.query.latency import LatencyTracking
 from headwater.query.writer import TAG, tag_column
-from headwater.sql.lexer import quote_string
+from headwater.sql.lexer import quote_string, quoted
 
 WATERMARK = "__wm"
 _BY_ROW = (*ops.STATELESS_SQL, ops.Explode, ops.MapBatches, ops.Transform)
@@ -198,7 +199,7 @@ class UnitCompiler:
         """Make the query count a frame's rows: all, or for each condition those that meet it."""
         if not self._measure:
             return frame
-        counts = [F.count_if(F.expr(c)) for c in conditions] or [F.count(F.lit(1))]
+        counts = [F.count_if(expression(c)) for c in conditions] or [F.count(F.lit(1))]
         return frame.observe(name, *(count.alias(f"c{n}") for n, count in enumerate(counts)))
 
     # ------------------------------------------------------------ inputs and operators
@@ -327,7 +328,8 @@ class UnitCompiler:
         part = self._unit.part
         if part is not None:
             # After the watermark: every part needs the punctuation.
-            frame = frame.where(f"pmod(xxhash64(`{part.column}`), {part.count}) = {part.index}")
+            share = f"pmod(xxhash64({quoted(part.column)}), {part.count}) = {part.index}"
+            frame = frame.where(expression(share))
         return frame
 
     def _synced(self) -> Path | None:
@@ -349,17 +351,17 @@ class UnitCompiler:
         files = "end,again-*"
         if self._may_idle:
             input_ = self._watermark_input(operator, begin)
-            newest = F.max(F.unix_micros(F.col(f"`{operator.column}`")))
+            newest = F.max(F.unix_micros(column_of(operator.column)))
             frame = frame.observe(time_of(input_.name), newest.alias("newest"))
             files += f",{lift_file(input_, '*')}"
         end = (
             self._spark.readStream.name(source_name(f"e_{self._spec.tags[operator.id]}{self._again(operator.id)}"))
-            .schema(f"`{WATERMARK}` timestamp")
+            .schema(f"{quoted(WATERMARK)} timestamp")
             .option("pathGlobFilter", f"{{{files}}}.json")
             .json(str(directory))
         )
         self._counting.reads.append(Read(operator.id, counts=False))
-        timed = frame.withColumn(WATERMARK, F.col(f"`{operator.column}`"))
+        timed = frame.withColumn(WATERMARK, column_of(operator.column))
         both = timed.unionByName(end, allowMissingColumns=True)
         type_ = self._flow.types[operator.id]
         delay = compile.span(operator.duration(operator.delay, "delay"))
@@ -386,15 +388,16 @@ class UnitCompiler:
         The condition stays where it is because it is not deterministic to Spark's optimizer, and so
         does every filter after it: pushed below the watermark, they would drop the punctuation.
         """
-        rows = frame.withWatermark(WATERMARK, delay).where(
-            f"(`{WATERMARK}` IS NULL OR `{WATERMARK}` < timestamp'{END_OF_TIME}') "
+        kept = (
+            f"({WATERMARK} IS NULL OR {WATERMARK} < timestamp'{END_OF_TIME}') "
             f"AND NOT ({self._is_punctuation(type_)}) AND spark_partition_id() >= 0"
         )
+        rows = frame.withWatermark(WATERMARK, delay).where(expression(kept))
         return compile.mark(rows.drop(WATERMARK), type_, also)
 
     def _is_punctuation(self, type_: StreamType) -> str:
         assert type_.event_time is not None
-        return f"`{WATERMARK}` IS NOT NULL AND `{type_.event_time.column}` IS NULL"
+        return f"{quoted(WATERMARK)} IS NOT NULL AND {quoted(type_.event_time.column)} IS NULL"
 
     def _punctuated(self, type_: StreamType) -> bool:
         """Return whether the rows of a channel come with punctuation."""
@@ -516,9 +519,9 @@ class UnitCompiler:
     def _dead(self, source: sources.Source, location: str, raw: DataFrame) -> DataFrame:
         tag = len(self._unit.outputs)
         every = every_field_parsed(source.schema())
-        bad = raw.where(f"`{CORRUPT}` IS NOT NULL AND {every}")
+        bad = raw.where(expression(f"{CORRUPT} IS NOT NULL AND {every}"))
         row = f"struct({', '.join(dead_letter_columns(source, location))})"
-        return bad.selectExpr(f"{tag} AS {TAG}", f"{row} AS {tag_column(tag)}")
+        return bad.select(*items(f"{tag} AS {TAG}", f"{row} AS {tag_column(tag)}"))
 
     def _sink_writer(self, tag: int, id_: str) -> dict[str, Any]:
         """Describe the sink writer of an output."""
@@ -584,4 +587,4 @@ def _united(frames: Iterable[DataFrame]) -> DataFrame:
 
 
 def _whole(columns: list[str]) -> Any:
-    return F.struct(*(F.col(f"`{c}`") for c in columns))
+    return F.struct(*(column_of(c) for c in columns))

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headwater.connectors.sources import can_be_malformed, source_frame, well_formed
+from headwater.connectors.sparksql import column_of
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Operator
@@ -163,7 +164,7 @@ class _Work:
         time = _event_time(self._dataflow, source.id)
         if time is None:
             return {}
-        found = self._batch(source.id).agg(F.count("*"), F.expr(f"max(`{time}`)"), F.expr(f"min(`{time}`)")).first()
+        found = self._batch(source.id).agg(F.count("*"), F.max(column_of(time)), F.min(column_of(time))).first()
         rows, last, first = found if found is not None else (0, None, None)
         span = (last - first).total_seconds() if last is not None and first is not None else 0.0
         return {"*": rows / span / len(samples[source.id])} if span > 0 else {}
@@ -215,7 +216,7 @@ class _Work:
         # Files do not record that a struct is a window.
         windows = {c.name for c in schema.columns if c.type == WINDOW_TYPE}
         mark = {WINDOW_MARK: True}
-        columns = [F.col(f"`{n}`").alias(n, metadata=mark if n in windows else {}) for n in schema.names]
+        columns = [column_of(n).alias(n, metadata=mark if n in windows else {}) for n in schema.names]
         return frame.select(*columns)
 
     def _read(self, name: str) -> DataFrame:

@@ -25,7 +25,7 @@ from headwater.sql.functions import (
     VOLATILE,
     WINDOW_FUNCTIONS,
 )
-from headwater.sql.lexer import quote_name, quote_string
+from headwater.sql.lexer import quote_name, quote_string, quoted
 from headwater.sql.matching import match
 from headwater.sql.parser import BINDING, COMPARISON, NOT, OR, POSTFIX, PREDICATE, SUM, UNARY
 from headwater.sql.schema import (
@@ -41,6 +41,7 @@ from headwater.sql.schema import (
     suggest,
 )
 from headwater.sql.syntax import (
+    MAX_DEPTH,
     Alias,
     Binary,
     Call,
@@ -55,6 +56,7 @@ from headwater.sql.syntax import (
     Subscript,
     SyntaxNode,
     Unary,
+    too_deep,
 )
 
 # Whether aggregates are allowed here: not in a scalar expression, around one, or already inside one.
@@ -77,6 +79,8 @@ class Inference:
 
     def walk(self, node: SyntaxNode) -> Typed:
         """Infer the type of a node and everything below it."""
+        if node.depth > MAX_DEPTH:
+            raise too_deep()
         match node:
             case Literal():
                 binding = UNARY if node.text.startswith("-") else POSTFIX
@@ -145,7 +149,7 @@ class Inference:
         if dotted is not None:
             return DataflowError(
                 f"there is no column {node.parts[0]!r}",
-                hint=f"the dot is part of the name: write `{dotted.name}`",
+                hint=f"the dot is part of the name: write {quoted(dotted.name)}",
             )
         variables = tuple(declared for scope in self._scopes for declared, _ in scope.values())
         hint = suggest(node.parts[0], (*variables, *self._schema.names))

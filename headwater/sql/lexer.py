@@ -13,13 +13,16 @@ MAX_TEXT = 64 * 1024
 
 Kind = Literal["word", "quoted", "string", "number", "symbol", "end"]
 
+# Those of Spark's ``SqlBaseLexer.g4``, which are not Python's ``\s``.
+_SPACE = r"[\t-\r \u00a0\u1680\u2000-\u200a\u2028\u202f\u205f\u3000]+"
 _TOKEN = re.compile(
-    r"""
-    (?P<space>\s+|--[^\n]*|/\*(?!\+).*?\*/)
+    rf"""
+    (?P<space>{_SPACE}|--(?:\\\n|[^\r\n])*)
+  | (?P<comment>/\*)
   | (?P<raw>[rR](?:'[^']*'|"[^"]*"))
   | (?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
   | (?P<quoted>`(?:[^`]|``)+`)
-  | (?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?:[bB][dD]|[lLsSyYfFdD])?(?![A-Za-z0-9_]))
+  | (?P<number>(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[bB][dD]|[lLsSyYfFdD])?(?![A-Za-z0-9_]))
   | (?P<word>[A-Za-z0-9_]+)
   | (?P<symbol><=>|<=|>=|<>|!=|==|\|\||->|::|=>|[-+*/%&|^~<>=!(),.\[\]:])
     """,
@@ -28,6 +31,7 @@ _TOKEN = re.compile(
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 _UNSAFE = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0", "\x1a": "\\Z"}
+_NUL_BEFORE_DIGITS = re.compile(r"\x00(?=[0-7]{2})")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 # Words with a special meaning at the start of an expression or after one, so a column of that name is
@@ -62,11 +66,11 @@ class Token:
         return "the end of the text" if self.kind == "end" else repr(self.text)
 
 
-def tokens(text: str) -> tuple[Token, ...]:
+def tokens(text: str, *, longest: int = MAX_TEXT) -> tuple[Token, ...]:
     """Split Spark SQL text into tokens; the last one is of kind ``end``."""
-    if len(text) > MAX_TEXT:
+    if len(text) > longest:
         raise DataflowError(
-            f"the text has {len(text)} characters; at most {MAX_TEXT} are accepted",
+            f"the text has {len(text)} characters; at most {longest} are accepted",
             hint="split it over several with_columns(...)",
         )
     found: list[Token] = []
@@ -77,6 +81,9 @@ def tokens(text: str) -> tuple[Token, ...]:
             raise DataflowError(f"unexpected {text[at]!r} at position {at} of {shorten(text)}", hint=_advice(text[at]))
         kind, part, at = match.lastgroup, match.group(), match.end()
         if kind == "space":
+            continue
+        if kind == "comment":
+            at = _comment_end(text, match.start())
             continue
         if kind == "raw":
             found.append(Token("string", part[2:-1], match.start(), at))
@@ -94,13 +101,35 @@ def tokens(text: str) -> tuple[Token, ...]:
     return tuple(found)
 
 
-def unescape(quoted: str) -> str:
+_COMMENT_MARK = re.compile(r"/\*(?!\+)|\*/")
+
+
+def _comment_end(text: str, start: int) -> int:
+    """Return the end of a bracketed comment; as in Spark, comments nest, and hints are not comments."""
+    if text.startswith("/*+", start):
+        raise DataflowError(
+            f"unexpected '/*+' at position {start} of {shorten(text)}",
+            hint="hints belong to queries: write a comment as /* ... */, without the plus sign",
+        )
+    depth, at = 1, start + 2
+    while depth:
+        mark = _COMMENT_MARK.search(text, at)
+        if mark is None:
+            raise DataflowError(
+                f"the comment at position {start} of {shorten(text)} does not end", hint="end it with */"
+            )
+        depth += 1 if mark.group() == "/*" else -1
+        at = mark.end()
+    return at
+
+
+def unescape(literal: str) -> str:
     """Return the value of a quoted string literal, as Spark reads it."""
-    mark, body = quoted[0], quoted[1:-1].replace(quoted[0] * 2, quoted[0])
+    mark, body = literal[0], literal[1:-1].replace(literal[0] * 2, literal[0])
     if "\\" not in body:
         return body
     # A doubled quote is replaced only outside escapes: repeat token by token if there are escapes.
-    body = re.sub(rf"(\\.)|{mark}{mark}", lambda m: m.group(1) or mark, quoted[1:-1], flags=re.DOTALL)
+    body = re.sub(rf"(\\.)|{mark}{mark}", lambda m: m.group(1) or mark, literal[1:-1], flags=re.DOTALL)
     return _ESCAPE.sub(_unescape_one, body)
 
 
@@ -116,14 +145,21 @@ def _unescape_one(match: re.Match[str]) -> str:
 
 def quote_string(value: str) -> str:
     """Write a value as a Spark string literal."""
-    return "'" + "".join(_UNSAFE.get(char, char) for char in value) + "'"
+    # Two octal digits after \\0 would make another character of it.
+    parts = _NUL_BEFORE_DIGITS.sub(r"\\000", "".join(c if c == "\0" else _UNSAFE.get(c, c) for c in value))
+    return "'" + parts.replace("\0", _UNSAFE["\0"]) + "'"
+
+
+def quoted(name: str) -> str:
+    """Write a name in back-quotes: the only place that does so."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def quote_name(name: str, *, after_dot: bool = False) -> str:
     """Write a name, in back-quotes only where Spark needs them."""
     if _PLAIN.match(name) and (after_dot or name.lower() not in _SPECIAL):
         return name
-    return "`" + name.replace("`", "``") + "`"
+    return quoted(name)
 
 
 def shorten(text: str, limit: int = 80) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from headwater.core.errors import DataflowError
 from headwater.sql import literals
-from headwater.sql.lexer import Token, TokenReader, shorten, tokens
+from headwater.sql.lexer import MAX_TEXT, Token, TokenReader, shorten, tokens
 from headwater.sql.schema import DataType, TypeReader
 from headwater.sql.syntax import (
+    MAX_DEPTH,
     Alias,
     Binary,
     Call,
@@ -40,29 +41,44 @@ BINDING = {
 _SAME = {"==": "=", "<>": "!="}
 _TYPED_LITERALS = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "X")
 _IS = ("NULL", "TRUE", "FALSE", "UNKNOWN")
+REFLECTION = frozenset(["reflect", "java_method", "try_reflect"])
+"""Functions of Spark that call any method of any Java class."""
 _STATEMENTS = ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP")
 
 
 MAX_NESTING = 70
 """Deepest accepted nesting of parentheses, calls and signs."""
+_GENERATED_TEXT, _GENERATED_NESTING = 16 * 1024 * 1024, 110
 
 
 def parse(text: str) -> SyntaxNode:
     """Read exactly one expression, without alias."""
-    return _Parser(text).only(alias=False)
+    return _shallow(_Parser(text).only(alias=False))
 
 
 def parse_item(text: str) -> SyntaxNode:
     """Read one item of a projection: an expression, ``expression AS name``, ``*`` or ``name.*``."""
-    return _Parser(text).only(alias=True)
+    return _shallow(_Parser(text).only(alias=True))
+
+
+def parse_generated(text: str, *, alias: bool = False) -> SyntaxNode:
+    """Read text that Headwater has put together of checked expressions: it may be longer than a user's."""
+    return _Parser(text, longest=_GENERATED_TEXT, nesting=_GENERATED_NESTING).only(alias=alias)
+
+
+def _shallow(node: SyntaxNode) -> SyntaxNode:
+    if node.depth > MAX_DEPTH:
+        raise too_deep()
+    return node
 
 
 class _Parser(TokenReader):
     hint = "write one Spark SQL expression, such as \"v * 2 > 10 AND name LIKE 'a%'\""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(tokens(text), text=text)
+    def __init__(self, text: str, *, longest: int = MAX_TEXT, nesting: int = MAX_NESTING) -> None:
+        super().__init__(tokens(text, longest=longest), text=text)
         self._nested = 0
+        self._most = nesting
 
     def only(self, *, alias: bool) -> SyntaxNode:
         if self._peek().kind == "end":
@@ -90,7 +106,7 @@ class _Parser(TokenReader):
     def expression(self, floor: int = OR) -> SyntaxNode:
         """Read conditions joined by AND and OR that bind at least as tightly as ``floor``."""
         self._nested += 1
-        if self._nested > MAX_NESTING:
+        if self._nested > self._most:
             raise too_deep()
         if self._take_word("NOT") or self._take("!"):
             left: SyntaxNode = Unary("NOT", self.expression(NOT))
@@ -167,7 +183,7 @@ class _Parser(TokenReader):
         if token.text == "-" and self._peek().kind == "number":
             return self._postfix(literals.number(self._next().text, negative=True))
         self._nested += 1
-        if self._nested > MAX_NESTING:
+        if self._nested > self._most:
             raise too_deep()
         node = Unary(token.text, self._unary())
         self._nested -= 1
@@ -239,6 +255,11 @@ class _Parser(TokenReader):
         return self._call(token.text.lower())
 
     def _call(self, name: str) -> SyntaxNode:
+        if name in REFLECTION:
+            raise DataflowError(
+                f"{name} calls methods of Java classes, and {shorten(self._text)} uses it",
+                hint="compute the value with functions of Spark SQL, or in map_batches(...)",
+            )
         if self._peek().upper in _STATEMENTS and self._peek(1).kind in ("word", "quoted", "number"):
             raise self._query(self._peek())
         distinct = False

@@ -9,19 +9,17 @@ from headwater.core.errors import DataflowError
 from headwater.sql.schema import DataType
 
 MAX_DEPTH = 120
-"""Deepest tree. Python's own stack ends at about six times that."""
+"""Deepest tree that is walked. Python's own stack ends at about six times that."""
 
 
 @dataclass(frozen=True)
 class SyntaxNode:
-    """One node; ``depth`` bounds every recursive walk."""
+    """One node; its ``depth`` tells whether a recursive walk can end."""
 
     depth: int = field(init=False, default=1, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         depth = 1 + max((child.depth for child in self.children), default=0)
-        if depth > MAX_DEPTH:
-            raise too_deep()
         object.__setattr__(self, "depth", depth)
 
     @property

@@ -43,7 +43,7 @@ def empty_state(spark: SparkSession, place: Path, flow: Graph, operators: Iterab
     # A column that may be NULL, as those of rows that only pass are.
     no_key = F.when(F.col("value") == "", F.col("value"))
     reader: Any = spark.readStream.name("none")
-    frame = reader.text(str(rows)).where("false")
+    frame = reader.text(str(rows)).where(F.lit(False))
     frame = frame.select(
         no_key.alias(KEYED),
         no_key.alias(KEY),

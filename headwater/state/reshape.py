@@ -20,7 +20,7 @@ from headwater.core.errors import RuntimeFailure
 from headwater.plan.transfer import OperatorTransfer
 from headwater.query.scan import KEY
 from headwater.spark.endpoint import LOCAL_AUTH, STREAMING_CONF, find_java
-from headwater.sql.lexer import quote_string
+from headwater.sql.lexer import quote_string, quoted
 
 _SECONDS = 600.0
 _HEAP = "512m"
@@ -61,14 +61,14 @@ def taken_of(share: OperatorTransfer) -> str | None:
         conditions.append(f"(column_family_name LIKE '$%' OR right(key_bytes, {len(share.tag)}) = {tag})")
     if share.by is not None:
         name = quote_string(f"$.{share.by.lower()}")
-        of_scan = f"get_json_object(partition_key.`{KEY}`, {name})"
-        column = f"partition_key.`{share.by}`" if share.tag is None else of_scan
+        of_scan = f"get_json_object(partition_key.{quoted(KEY)}, {name})"
+        column = f"partition_key.{quoted(share.by)}" if share.tag is None else of_scan
         values = ", ".join(quote_string(v) for v in share.values)
         conditions.append(f"{column} IN ({values})")
     if (part := share.part) is not None:
         name = quote_string(f"$.{part.column.lower()}")
-        of_scan = f"CAST(get_json_object(partition_key.`{KEY}`, {name}) AS {part.type})"
-        column = f"partition_key.`{part.column}`" if share.tag is None else of_scan
+        of_scan = f"CAST(get_json_object(partition_key.{quoted(KEY)}, {name}) AS {part.type})"
+        column = f"partition_key.{quoted(part.column)}" if share.tag is None else of_scan
         conditions.append(f"pmod(xxhash64({column}), {part.count}) = {part.index}")
     return f"({' AND '.join(conditions)})" if conditions else None
 
@@ -132,6 +132,8 @@ def _session() -> Any:
 def _rewrite(spark: Any, wanted: Reshaping) -> None:
     from pyspark.sql import DataFrame
 
+    from headwater.connectors.sparksql import expression
+
     jvm = spark.sparkContext._jvm
     options = jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
     every = options.INTERNAL_ONLY_READ_ALL_COLUMN_FAMILIES()
@@ -151,14 +153,14 @@ def _rewrite(spark: Any, wanted: Reshaping) -> None:
 
         def apply(self, first: Any) -> Any:
             store = self._left.pop(0)
-            frame = DataFrame(first, spark).where(wanted.pieces[0].takes or "true")
+            frame = DataFrame(first, spark).where(expression(wanted.pieces[0].takes or "true"))
             for piece in wanted.pieces[1:]:
-                frame = frame.unionByName(read(piece, store).where(piece.takes or "true"))
+                frame = frame.unionByName(read(piece, store).where(expression(piece.takes or "true")))
             if len(wanted.pieces) > 1 and any(piece.takes for piece in wanted.pieces):
                 # Several pieces may hold the same timer. A list has one entry per value under one key.
                 same = ["partition_key", "key_bytes", "column_family_name"]
-                due = frame.where(_SPARKS_OWN).dropDuplicates(same)
-                frame = frame.where(f"NOT {_SPARKS_OWN}").unionByName(due)
+                due = frame.where(expression(_SPARKS_OWN)).dropDuplicates(same)
+                frame = frame.where(expression(f"NOT {_SPARKS_OWN}")).unionByName(due)
             return frame.repartition(wanted.partitions, "partition_key")._jdf
 
         class Java:
