@@ -168,7 +168,7 @@ NOISE = st.sampled_from([*"`'\"\\\r\n\0\x85\x1c(),.*+-/;$@?:<>=!", *_PIECES])
 
 def _respelled(text: str, spaces: list[str]) -> str:
     left = iter(spaces * 50)
-    return _SPACE.sub(lambda _: next(left), text)
+    return _SPACE.sub(lambda _: " " + next(left), text)  # a comment must not join a minus sign
 
 
 def _fuzz_spelling(tree: Tree, text: str, spaces: list[str]) -> None:
