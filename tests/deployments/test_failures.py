@@ -166,27 +166,30 @@ def test_an_error_of_spark_is_one_message(endpoint: LocalEndpoint, tmp_path: Pat
     (tmp_path / "file").write_text("")
     continuum = Continuum.from_text("name: one\nlayers: [cloud]\nzones:\n  C1: {layer: cloud, locations: [L1]}\n")
 
-    def run(name: str, sink: str, *, missing: bool) -> LocalRun:
+    def run(name: str, sink: str, column: str = "id") -> LocalRun:
         builder = hw.flow(name, locations=["L1"])
         rows = builder.read.json(str(tmp_path / "in"), "id bigint")
-        if missing:
-            rows = rows.transform(lambda df: df.select("nope"), "id bigint").named("looked_for")
+        if column != "id":
+            rows = rows.transform(lambda df: df.selectExpr(column), "id bigint").named("looked_for")
         rows.write.json(str(tmp_path / sink)).named("out")
         return LocalRun(build(builder.build(), continuum), tmp_path / name, endpoint)
 
     log = endpoint.directory / "spark.log"
     with pytest.raises(DeploymentError, match="UNRESOLVED_COLUMN") as early:
-        run("a", "out", missing=True).start()
-    late = run("b", "file/out", missing=False)
+        run("a", "out", "nope").start()
+    with pytest.raises(DeploymentError, match="NotADirectoryError") as refused:
+        run("b", "file/out").start()
+    late = run("c", "out", "if(assert_true(id > 1) IS NULL, id, 0) AS id")
     late.start()
     try:
-        with pytest.raises(RuntimeFailure, match="NotADirectoryError") as failed:
+        with pytest.raises(RuntimeFailure, match="USER_RAISED") as failed:
             late.drain()
     finally:
         late.stop()
-    for error, operator in ((early.value, "operator 'looked_for' (transform)"), (failed.value, "operator 'out'")):
-        assert operator in str(error) and "in zone C1" in str(error) and str(log) in str(error)
-        assert len(str(error).splitlines()) == 2, "no stack trace"
+    for error, operator in ((early, "'looked_for' (transform)"), (refused, "'out'"), (failed, "unit out@C1")):
+        message = str(error.value)
+        assert operator in message and "in zone C1" in message and str(log) in message
+        assert len(message.splitlines()) == 2, "no stack trace"
     assert "at org.apache.spark" in log.read_text() and "unit out@C1 failed\n" in log.read_text()
 
 
