@@ -50,27 +50,46 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def full(disk: Path) -> Iterator[None]:
-    """Leave no byte of a disk free."""
+def full(disk: Path) -> Iterator[Callable[[], None]]:
+    """Leave no byte of a disk free; the block may fill it again.
+
+    The database's log is emptied first: its old pages have room for further writes.
+    """
     filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"x" * 4096) == 4096:
-            pass
+
+    def fill() -> None:
+        with (
+            closing(sqlite3.connect(disk / "store.db", isolation_level=None)) as database,
+            contextlib.suppress(sqlite3.OperationalError),
+        ):
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(b"x" * 4096) == 4096:
+                pass
+
+    fill()
     try:
-        yield
+        yield fill
     finally:
         filler.unlink()
+
+
+def told_when_full(one: Running, text: str, fill: Callable[[], None]) -> bool:
+    """Fill a disk again, unless a text was said."""
+    if not one.told(text):
+        fill()
+    return one.told(text)
 
 
 class Running:
     """A controller in a thread."""
 
-    def __init__(self, place: Path, nodes: SimulatedNodes) -> None:
+    def __init__(self, place: Path, nodes: SimulatedNodes, holder: str = "one") -> None:
         self.store = Store(place)
         self.said: list[str] = []
         self.error: HeadwaterError | None = None
         self.stop = threading.Event()
-        self.controller = Controller(self.store, nodes.open, holder="one", lease=LEASE, poll=0.2)
+        self.controller = Controller(self.store, nodes.open, holder=holder, lease=LEASE, poll=0.2)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -105,8 +124,8 @@ def test_a_full_disk_stops_orders_and_not_the_controller(disk: Path) -> None:
         until(lambda: one.store.deployment("f").observed_version == 1, "the first version")
         lease = one.store.lease()
         assert lease is not None
-        with full(disk):
-            until(lambda: one.told("no orders are given"), "the pause is not told")
+        with full(disk) as fill:
+            until(lambda: told_when_full(one, "no orders are given", fill), "the pause is not told")
             for text in ("the controller waits", "the store cannot be used", "free space on that disk"):
                 assert one.told(text), one.said
             with pytest.raises(Unavailable):
@@ -132,11 +151,11 @@ def test_a_change_goes_on_where_the_disk_was_full(disk: Path) -> None:
         store.want("f", "run", FIRST.plan())
         with running(disk / "store.db", nodes) as (one, _):
             until(lambda: one.told("acting on"), "it does not act")
-            with full(disk):
-                until(lambda: one.told("no orders are given"), "the pause is not told")
+            with full(disk) as fill:
+                until(lambda: told_when_full(one, "no orders are given", fill), "the pause is not told")
                 one.end()
             assert one.error is None, "it ends in order while the disk is full, too"
-        second = Running(disk / "store.db", nodes)
+        second = Running(disk / "store.db", nodes, "two")
         until(lambda: store.deployment("f").observed_version == 1, "the change")
         second.end()
         assert store.changes("f")[-1].outcome == "done"
