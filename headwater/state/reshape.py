@@ -76,7 +76,7 @@ def taken_of(share: OperatorTransfer) -> str | None:
 def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
     """Run the rewritings one after the other in a new process; raise RuntimeFailure with the end of its output."""
     # PySpark has set variables here when it connected to a server; they would make the new process connect too.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_") or k == "SPARK_LOCAL_DIRS"}
+    environment = {k: v for k, v in code_environment(()).items() if not k.startswith("SPARK_") or k == "SPARK_LOCAL_DIRS"}
     environment |= {"JAVA_HOME": str(find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
     roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
