@@ -46,7 +46,9 @@ STARTING = "starting.pid"
 START_SECONDS = 30.0
 STOP_SECONDS = 60.0
 
-_OWN = ("zones", "state", "starters", "token", "headwater.db", "headwater.db-wal", "headwater.db-shm")
+SETTINGS = "spark.conf"
+"""File of settings for the Sparks of the agents that are started here; they may be secrets."""
+_OWN = ("zones", "state", "starters", "token", SETTINGS, "headwater.db", "headwater.db-wal", "headwater.db-shm")
 """Headwater's own files below the directory of this machine's agents."""
 
 Ask = Callable[[str, Mapping[str, Any], float], Any]

@@ -19,11 +19,13 @@ from typer.core import TyperGroup
 from headwater.cli import broker, control, deadletters, edit, exits, look, plan, share, simulate, slo, top, whatif
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
-from headwater.cli.control import Append, Conf, ContinuumFile, Flow, Overwrite, Packages, Reset, former_output
+from headwater.cli.control import Append, ContinuumFile, Flow, Overwrite, Reset, former_output
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.signals import STOPS, on_signals
+from headwater.cli.sparkoptions import Conf, ConfFile, Packages, spark_settings
 from headwater.cli.zone import Delivery, WhenFull, zone
+from headwater.core.environment import hide_environment
 from headwater.core.errors import HeadwaterError, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -113,6 +115,7 @@ def run(
     memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
     packages: Packages = "",
     conf: Conf = None,
+    conf_file: ConfFile = None,
     max_buffer: Annotated[str, typer.Option(help="Largest size of one channel on disk.")] = "1GiB",
     when_full: Annotated[WhenFull, typer.Option(help="What to do when a channel is full.")] = WhenFull.block,
     delivery: Annotated[
@@ -134,11 +137,10 @@ def run(
     from headwater.app.client import Client
     from headwater.app.local import STORE
     from headwater.continuum.model import Continuum
-    from headwater.continuum.sparksettings import SparkSettings
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
 
     parse_duration(trigger)
-    spark = SparkSettings.of_options(packages, conf or ())
+    spark = spark_settings(packages, conf, conf_file)
     memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
     loaded = loading.load_dataflow(flow)
     loading.check_trust(loaded, trust_code=trust_code)
@@ -390,6 +392,7 @@ def _tell_end(outcome: RunOutcome, loaded: LoadedDataflow, settings: RunSettings
 
 def main() -> None:
     """Run the command line."""
+    hide_environment()
     try:
         app()
     except Exception as error:

@@ -16,6 +16,7 @@ from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.serve import Listen, TrustHttp, served
 from headwater.cli.signals import stopped_by_signals
+from headwater.cli.sparkoptions import Conf, ConfFile, Packages, spark_settings, write_settings
 
 if TYPE_CHECKING:
     from headwater.app.client import Client, Preview, Proposal
@@ -60,13 +61,6 @@ Canary = Annotated[
 ]
 Factor = Annotated[
     float, typer.Option("--factor", help="Allowed growth of the shares of dead letters and late rows.", min=0)
-]
-Packages = Annotated[
-    str, typer.Option("--packages", help="Maven coordinates for Spark, separated by commas.", show_default=False)
-]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", help="A setting of Spark, key=value; repeatable.", show_default=False),
 ]
 Append = Annotated[bool, typer.Option("--append", help="Where sinks hold output of other runs, write after it.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Where sinks hold output of other runs, first remove it.")]
@@ -196,6 +190,7 @@ def up(
     ] = False,
     packages: Packages = "",
     conf: Conf = None,
+    conf_file: ConfFile = None,
     listen: Listen = None,
     trust_code: TrustHttp = False,
     metrics: Annotated[
@@ -215,22 +210,24 @@ def up(
     Zones with `at:` are reached at that address, with the site secret in HEADWATER_TOKEN, or in the file that
     HEADWATER_TOKEN_FILE names. The agents of all others are started on this machine, and keep running when the
     controller ends (`headwater down` ends all of it).
-    --quick, --packages and --conf are for the agents that it starts.
+    --quick, --packages, --conf and --conf-file are for the agents that it starts.
 
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are in trial mode: reachable
     from this machine only, with all rights, by the printed link and the token in ~/.headwater/web-token.
     """
+    from headwater.agent.agents import SETTINGS
     from headwater.app import deployments
     from headwater.continuum.model import Continuum
-    from headwater.continuum.sparksettings import SparkSettings
 
     known = Continuum.from_yaml(continuum) if continuum else None
     nodes, zones = (known.nodes, known.zones) if known else ((), ())
-    spark = SparkSettings.of_options(packages, conf or ())
+    spark = spark_settings(packages, conf, conf_file)
+    if spark.conf:
+        write_settings(home / SETTINGS, spark)
     options = (
         *(("--quick",) if quick else ()),
         *(("--packages", ",".join(spark.packages)) if spark.packages else ()),
-        *(text for key, value in spark.conf for text in ("--conf", f"{key}={value}")),
+        *(("--conf-file", str((home / SETTINGS).absolute())) if spark.conf else ()),
         *(text for file in _files_of(store) for text in ("--keep-from", file)),
     )
     stop = stopped_by_signals()

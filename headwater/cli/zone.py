@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli import complete
-from headwater.cli.control import Conf, Packages
 from headwater.cli.out import print_line
 from headwater.cli.signals import STOPS, SignalEvent, on_signals
+from headwater.cli.sparkoptions import Conf, ConfFile, Packages, spark_settings
 from headwater.core.errors import DeploymentError
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def zone(
     memory: Annotated[str | None, typer.Option(help="Heap of Spark.", show_default="half the host's memory")] = None,
     packages: Packages = "",
     conf: Conf = None,
+    conf_file: ConfFile = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Start Spark with less processor time; lower throughput later.")
     ] = False,
@@ -134,7 +135,6 @@ def zone(
     from headwater.agent.agent import Agent
     from headwater.channels.credential import own_credential
     from headwater.channels.logserver import LogServer
-    from headwater.continuum.sparksettings import SparkSettings
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
     from headwater.disk.durable import write_atomically
     from headwater.disk.settings import ChannelSettings, UnitSettings
@@ -148,12 +148,14 @@ def zone(
     credential, derived = own_credential(name)
     if derived:
         logging.warning("this agent has the site secret: give it only its credential, by `headwater token %s`", name)
+    permissions = _permissions(read=allow_read, write=allow_write, connect=allow_connect, secrets=allow_secret)
     sparks = Sparks(
         directory / "spark",
         cores=cores,
         memory_mb=parse_heap(memory) if memory else None,
         quick=quick,
-        settings=SparkSettings.of_options(packages, conf or ()),
+        settings=spark_settings(packages, conf, conf_file),
+        secrets=permissions.secrets,
     )
     parse_duration(trigger)
     channel = ChannelSettings(max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value)
@@ -168,8 +170,8 @@ def zone(
         settings,
         offers=offers,
         idle=parse_duration(idle),
-        permissions=_permissions(read=allow_read, write=allow_write, connect=allow_connect, secrets=allow_secret),
-        reserved=[*(keep_from or ()), *(file for file in (tls_cert, tls_key) if file is not None)],
+        permissions=permissions,
+        reserved=[*(keep_from or ()), *(file for file in (tls_cert, tls_key, conf_file) if file is not None)],
     )
     pair = (tls_cert.read_text(), tls_key.read_text()) if tls_cert and tls_key else None
     with _only_agent(directory):

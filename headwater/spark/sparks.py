@@ -85,7 +85,8 @@ class Sparks:
             return endpoint
         master = spark if spark is not None and spark.startswith("spark://") else None
         settings = node.spark_settings.overridden_by(self._settings)
-        return LocalEndpoint.attach(directory, settings, self._secrets) or self._start(directory, host, master, settings)
+        found = LocalEndpoint.attach(directory, settings, self._secrets)
+        return found or self._start(directory, host, master, settings)
 
     def _start(self, directory: Path, host: Host, master: str | None, settings: SparkSettings) -> LocalEndpoint:
         return LocalEndpoint.start(

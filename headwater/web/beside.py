@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from headwater.core.environment import hide_environment
+
 if TYPE_CHECKING:
     from headwater.continuum.model import Zone
 
@@ -135,6 +137,7 @@ class _Restarted:
 
 def main() -> None:
     """Serve, as the parent says over standard input, until it says so, or is gone."""
+    hide_environment()
     told = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what others print is no message to the parent
     settings: ServerSettings = pickle.load(sys.stdin.buffer)
