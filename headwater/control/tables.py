@@ -45,8 +45,8 @@ STANDSTILL_SECONDS = 15
 HOME = Path(".headwater")
 """Directory of this machine's agents, and of the store where no other is named."""
 
-SCHEMA = 7
-UPGRADED = frozenset({2, 3, 4, 5, 6})
+SCHEMA = 8
+UPGRADED = frozenset({2, 3, 4, 5, 6, 7})
 """Versions that can be migrated: see ``headwater.control.migrate``."""
 SYNCHRONOUS = "FULL"
 """SQLite's durability of a commit: this level survives a power cut."""
@@ -195,6 +195,14 @@ owners = Table(
     Column("secret", String(64)),
     Column("limits", Text, nullable=False),
     Column("role", String(20), nullable=False, server_default="owner"),
+)
+sessions = Table(
+    "headwater_sessions",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("owner", String(100), nullable=False),
+    Column("secret", String(64), nullable=False),
+    Column("until", Float, nullable=False),
 )
 rights = Table(
     "headwater_rights",

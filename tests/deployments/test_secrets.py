@@ -118,6 +118,8 @@ def test_a_killed_agent_goes_on_with_its_credential_and_refuses_that_of_another_
         for agent in agents.values():
             agent.start()
         with ZoneRun(plan, tmp_path / "home") as run:
+            for zone, agent in agents.items():
+                run.links[zone].lead_to(agent.address)
             run.start()
             for number, _ in enumerate(source.release()):
                 run.settle()

@@ -38,7 +38,8 @@ def attach(app: FastAPI, store_url: str | None, access: Access | None, home: Pat
     Call it after all other routes were added: it answers all other addresses. A process has one dashboard, the last one
     added.
     """
-    own = DashboardContext(store=store_url, access=access, sessions=Sessions(), feed=ViewFeed(store_url), home=home)
+    sessions = None if access is None else Sessions(access)
+    own = DashboardContext(store=store_url, sessions=sessions, feed=ViewFeed(store_url), home=home)
     attach_signin(app, own)
     _add_pages(own)
     inner = app.router.lifespan_context
