@@ -15,7 +15,7 @@ from headwater.channels.credential import TOKEN_ENV, Grant, SiteSecret
 from headwater.channels.flight import FlightLog
 from headwater.channels.wire import Credentials, Wire
 from headwater.continuum.model import Continuum
-from headwater.core.errors import Denied
+from headwater.core.errors import DeploymentError
 from headwater.plan.build import build
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, ZoneRun, batch_result, compare
@@ -128,7 +128,7 @@ def test_a_killed_agent_goes_on_with_its_credential_and_refuses_that_of_another_
                     agents["E1" if number else "C1"].start()
                     before = length(secret.of("E1").granted(Grant(log, "C1")))
                     for token in (secret.of("C1").order_token, secret.of("C1").granted(Grant(log, "C1"))):
-                        with pytest.raises(Denied, match="not a token of this agent's controller"):
+                        with pytest.raises(DeploymentError, match="refuses the token"):
                             length(token)
                     assert before > 0
             run.finish()
