@@ -21,11 +21,10 @@ from headwater.plan.spec import UnitSpec
 _LONGEST = 400  # characters of a cause
 _SHOWN = 5  # names of operators
 # Errors that a retry cures: a busy machine starts a Python worker too slowly; a race in Spark's own
-# serialization of a task; a worker that got no answer (see stateserver).
+# serialization of a task.
 _STUMBLES = (
     "Python worker failed to connect back",
     "java.io.OptionalDataException",
-    "TimeoutError: timed out",
 )
 _OURS = re.compile(r"headwater\.core\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
 _OPERATOR = re.compile(r"(operator '[^']*'[^:]*): (.*)", re.DOTALL)

@@ -32,7 +32,6 @@ from headwater.dataflow.function import raised
 from headwater.dataflow.types import StreamType
 from headwater.plan.state import scan_tag
 from headwater.query.sparktypes import MARK, spark_schema
-from headwater.query.stateserver import limit_waiting
 from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import JSON_TIMES
 from headwater.sql.schema import INT, Column, Schema
@@ -56,8 +55,6 @@ _CHUNK = 16
 """Length of the prefix before a scan's tag in the key of pending rows."""
 
 Fold = Callable[[Any, dict[str, Any]], tuple[Any, dict[str, Any] | None]]
-
-limit_waiting()
 
 
 @dataclass(frozen=True)

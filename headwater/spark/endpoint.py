@@ -30,6 +30,7 @@ from headwater.core.permissions import OPEN
 from headwater.disk.credentials import code_environment
 from headwater.disk.ports import address_towards, keep_port
 from headwater.spark.pids import runs
+from headwater.spark.sockets import SOCKETS_CONF, make_sockets, remove_sockets
 from headwater.spark.sparkclient import connect
 from headwater.spark.zygote import supported, write_launcher
 
@@ -81,6 +82,8 @@ SERVER_CONF: Mapping[str, str] = {
     # Cache of code generated for plans: with the default of 100, queries evict each other's code every batch.
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.connect.grpc.binding.address": "127.0.0.1",
+    # Spark's state server knows no secret: a stranger at its port could read and change state.
+    "spark.python.unix.domain.socket.enabled": "true",
     # A rename is enough for checkpoints on a local disk; the default forks a shell command per file.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -240,7 +243,7 @@ class LocalEndpoint:
             **(QUICK_CONF if quick else {}),
             **({"spark.jars.packages": ",".join(packages)} if packages else {}),
             **(extra_conf or {}),
-            **(LOCAL_AUTH if master is None else {}),
+            **({**LOCAL_AUTH, SOCKETS_CONF: str(make_sockets(directory))} if master is None else {}),
         }
         arguments = [str(home / "bin" / "spark-submit"), "--master", master or f"local[{cores}]"]
         arguments += ["--driver-memory", f"{memory_mb}m"]
@@ -334,6 +337,7 @@ class LocalEndpoint:
         self._end_zygote()
         (self.directory / "server.json").unlink(missing_ok=True)
         shutil.rmtree(self.directory / "scratch", ignore_errors=True)
+        remove_sockets(self.directory)
 
     def _leave(self, *, gracefully: bool) -> None:
         """Disconnect from the server; an open client retries for minutes at exit when the server is dead."""
@@ -567,3 +571,4 @@ def end_stale(directory: Path) -> None:
     if record is not None and _is_ours(int(record["pid"]), directory):
         _end(int(record["pid"]), directory, None)
     (directory / "server.json").unlink(missing_ok=True)
+    remove_sockets(directory)

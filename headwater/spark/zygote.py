@@ -58,8 +58,6 @@ IDLE = 60.0
 """Seconds after which a daemon without workers ends."""
 _LONG = 0.005
 """Duration of a garbage collection, in seconds, from which the surviving objects are frozen."""
-_HELD = 128  # ports of ended daemons that are reserved
-_LISTENING = "0A"  # a socket's state in /proc/net/tcp
 
 
 def supported() -> bool:
@@ -100,10 +98,8 @@ class Zygote:
         """By process: the connection that waits for its end."""
         self._idle: dict[int, _Idle | None] = {}
         """Spark's daemons; for those without workers, since when."""
-        self._ended: dict[int, list[int]] = {}
-        """Daemons that were killed here, until they are gone, with the ports at which they listened."""
-        self._held: dict[int, socket.socket] = {}
-        """Those ports: Spark still connects there and must be refused, not reach another's daemon."""
+        self._ended: dict[int, list[Path]] = {}
+        """Daemons that were killed here, until they are gone, with the sockets they leave."""
 
     def serve(self) -> None:
         """Fork for every request, report every end; return when the server is gone."""
@@ -161,7 +157,7 @@ class Zygote:
             for number, fd in enumerate(fds):
                 os.dup2(fd, number)
                 os.close(fd)
-            for other in (connection, self._listener, *self._waiting.values(), *self._held.values()):
+            for other in (connection, self._listener, *self._waiting.values()):
                 other.close()
             for fd in (self._server, self._wake, self._woken):
                 os.close(fd)
@@ -188,8 +184,8 @@ class Zygote:
                 return
             connection = self._waiting.pop(pid, None)
             self._idle.pop(pid, None)
-            for port in self._ended.pop(pid, ()):
-                self._hold(port)
+            for left in self._ended.pop(pid, ()):
+                left.unlink(missing_ok=True)
             if connection is not None:
                 code = os.waitstatus_to_exitcode(status)
                 with connection, contextlib.suppress(OSError):
@@ -202,7 +198,7 @@ class Zygote:
         them. Spark restarts a daemon that it needs after all, as it does with one that has crashed.
         """
         for pid, idle in self._idle.items():
-            if pid in self._ended:  # it was killed; by now it may have closed the ports to reserve
+            if pid in self._ended:  # it was killed; by now it may have closed its sockets
                 continue
             files = _idle_files(pid)
             if files is None:
@@ -215,21 +211,8 @@ class Zygote:
                 os.kill(pid, signal.SIGSTOP)
                 unused = _idle_files(pid) == files
                 if unused:
-                    self._ended[pid] = _listening_ports(pid)
+                    self._ended[pid] = _sockets(pid)
                 os.kill(pid, signal.SIGKILL if unused else signal.SIGCONT)
-
-    def _hold(self, port: int) -> None:
-        """Reserve a port without listening, so that connections are refused at once."""
-        held = socket.socket()
-        try:
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind(("127.0.0.1", port))
-        except OSError:  # another process was faster
-            held.close()
-            return
-        self._held[port] = held
-        if len(self._held) > _HELD:
-            self._held.pop(next(iter(self._held))).close()
 
     def _part(self, pid: int) -> None:
         """Kill a process whose stand-in was ended by Spark."""
@@ -258,15 +241,15 @@ def _idle_files(pid: int) -> int | None:
         return None
 
 
-def _listening_ports(pid: int) -> list[int]:
-    """Return the ports at which a process accepts connections."""
+def _sockets(pid: int) -> list[Path]:
+    """Return the files of a daemon's sockets, which Spark's configuration puts into a directory of their own."""
     try:
         links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-        rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+        rows = [line.split(maxsplit=7) for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]]
     except OSError:
         return []
     own = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
-    return [int(r[1].partition(":")[2], 16) for r in rows if r[3] == _LISTENING and r[9] in own]
+    return [Path(r[7]) for r in rows if len(r) == 8 and r[6] in own and r[7].endswith(".sock") and r[7][0] == "/"]
 
 
 def _received(connection: socket.socket, size: int) -> bytes:

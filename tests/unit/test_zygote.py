@@ -16,6 +16,7 @@ import pytest
 
 from headwater.spark import zygote
 from headwater.spark.handover import SOCKET
+from headwater.spark.sockets import make_sockets, remove_sockets
 from headwater.spark.zygote import supported, write_launcher
 
 pytestmark = pytest.mark.skipif(not supported(), reason="only on Linux")
@@ -162,7 +163,12 @@ def test_bears_requests_that_are_none(place: Place, sent: bytes) -> None:
 
 
 def test_a_daemon_ends_when_it_has_had_no_workers_for_a_while(place: Place) -> None:
-    environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "x"}
+    sockets = make_sockets(place.directory)
+    environment = {
+        **os.environ,
+        "PYTHON_UNIX_DOMAIN_ENABLED": "True",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(sockets),
+    }
     with subprocess.Popen(
         [str(place.launcher), "-m", "pyspark.daemon", "pyspark.worker"],
         env=environment,
@@ -170,29 +176,28 @@ def test_a_daemon_ends_when_it_has_had_no_workers_for_a_while(place: Place) -> N
         stdout=subprocess.PIPE,
     ) as daemon:
         assert daemon.stdout is not None
-        port = int.from_bytes(daemon.stdout.read(4), "big")
-        with socket.create_connection(("127.0.0.1", port), 10):  # a worker, while this connection is open
+        path = daemon.stdout.read(int.from_bytes(daemon.stdout.read(4), "big")).decode()
+        with socket.socket(socket.AF_UNIX) as worker:  # a worker, while this connection is open
+            worker.connect(path)
             time.sleep(1.5)
             assert daemon.poll() is None
         assert until(lambda: daemon.poll() is not None)
-    # Spark still connects there: it must be refused, and must not reach the daemon of another query.
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), 10)
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", port))
+    assert until(lambda: not list(sockets.iterdir())), "a killed daemon cannot remove its socket"
+    remove_sockets(place.directory)
+    assert not sockets.exists()
 
 
 def test_a_killed_daemon_is_not_examined_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "60"]) as daemon:
         killed = zygote.Zygote.__new__(zygote.Zygote)
         killed._idle_seconds, killed._idle, killed._ended = 1.0, {daemon.pid: None}, {}
-        ports = iter([[4711], []])  # while it ends, it closes its sockets
+        sockets = iter([[Path("a.sock")], []])  # while it ends, it closes its sockets
         monkeypatch.setattr(zygote, "_idle_files", lambda pid: 5)
-        monkeypatch.setattr(zygote, "_listening_ports", lambda pid: next(ports))
+        monkeypatch.setattr(zygote, "_sockets", lambda pid: next(sockets))
         for now in (0.0, 2.0, 2.1):
             killed._end_idle(now)
     assert daemon.returncode == -signal.SIGKILL
-    assert killed._ended == {daemon.pid: [4711]}
+    assert killed._ended == {daemon.pid: [Path("a.sock")]}
 
 
 def test_nobody_else_may_ask(place: Place) -> None:
