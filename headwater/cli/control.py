@@ -14,7 +14,7 @@ from headwater.cli import place as placing
 from headwater.cli.bars import Bar
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
-from headwater.cli.serve import Listen, TrustHttp, served
+from headwater.cli.serve import ComputeLimit, Listen, TrustHttp, served
 from headwater.cli.signals import stopped_by_signals
 from headwater.cli.sparkoptions import Conf, ConfFile, Packages, spark_settings, write_settings
 
@@ -193,6 +193,7 @@ def up(
     conf_file: ConfFile = None,
     listen: Listen = None,
     trust_code: TrustHttp = False,
+    compute_limit: ComputeLimit = "5min",
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -218,6 +219,7 @@ def up(
     from headwater.agent.agents import SETTINGS
     from headwater.app import deployments
     from headwater.continuum.model import Continuum
+    from headwater.core.quantity import parse_duration
 
     known = Continuum.from_yaml(continuum) if continuum else None
     nodes, zones = (known.nodes, known.zones) if known else ((), ())
@@ -230,6 +232,9 @@ def up(
         *(("--conf-file", str((home / SETTINGS).absolute())) if spark.conf else ()),
         *(text for file in _files_of(store) for text in ("--keep-from", file)),
     )
+    limit = None if compute_limit == "none" else parse_duration(compute_limit)
+    if limit == 0:
+        raise typer.BadParameter("--compute-limit must be longer than 0s")
     stop = stopped_by_signals()
 
     def tell(text: str) -> None:
@@ -238,7 +243,7 @@ def up(
         else:
             say(text)
 
-    with served(listen, metrics, store, home, say=tell, trust_code=trust_code, zones=zones):
+    with served(listen, metrics, store, home, say=tell, trust_code=trust_code, zones=zones, compute_limit=limit):
         deployments.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
     tell("stopped; all units keep running")
 

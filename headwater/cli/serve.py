@@ -34,6 +34,10 @@ TrustHttp = Annotated[
         help="Accept dataflows with pickled functions, and zones at new addresses, over HTTP as well.",
     ),
 ]
+ComputeLimit = Annotated[
+    str,
+    typer.Option("--compute-limit", help="Longest computation of a plan, prediction or simulation over HTTP, or none."),
+]
 
 
 @contextmanager
@@ -46,6 +50,7 @@ def served(
     say: Callable[[str], None],
     trust_code: bool,
     zones: Sequence[Zone],
+    compute_limit: float | None = None,
 ) -> Iterator[None]:
     """Serve API, dashboard and metrics in a process of its own, unless all are off; say where."""
     from importlib.util import find_spec
@@ -63,7 +68,9 @@ def served(
             where="--listen",
             hint="pip install 'headwater[web]', or give --listen none",
         )
-    settings = ServerSettings(store_url=store, home=home, trust_code=trust_code, zones=tuple(zones))
+    settings = ServerSettings(
+        store_url=store, home=home, trust_code=trust_code, zones=tuple(zones), compute_limit=compute_limit
+    )
     with ExitStack() as stack:
         if metrics is not None:
             host, port = address(metrics, option="--metrics")

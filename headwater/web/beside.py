@@ -47,6 +47,7 @@ class ServerSettings:
     metrics: int | None = None
     trust_code: bool = False
     zones: tuple[Zone, ...] = ()
+    compute_limit: float | None = None
 
 
 @contextmanager
@@ -160,6 +161,7 @@ def main() -> None:
                 home=settings.home,
                 trust_code=settings.trust_code,
                 zones=settings.zones,
+                compute_limit=settings.compute_limit,
             )
             threads.append(stack.enter_context(served))
         told.write(b"\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from headwater.app.view import View
 from headwater.control.sharing import Role, includes
 from headwater.core.errors import HeadwaterError
 from headwater.web.access import Asker, NotKnown
+from headwater.web.computing import Computing
 from headwater.web.dashboard import words
 from headwater.web.dashboard.feed import ViewFeed
 from headwater.web.dashboard.rich import Node, Rich, empty, link, node, tag
@@ -58,6 +59,7 @@ class DashboardContext:
     """None: all visitors are admitted."""
     feed: ViewFeed
     home: Path
+    computing: Computing = field(default_factory=Computing)
 
 
 class Frame:
