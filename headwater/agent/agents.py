@@ -51,6 +51,9 @@ SETTINGS = "spark.conf"
 _OWN = ("zones", "state", "starters", "token", SETTINGS, "headwater.db", "headwater.db-wal", "headwater.db-shm")
 """Headwater's own files below the directory of this machine's agents."""
 
+_NOT_FOR_AGENTS = (TOKEN_FILE_ENV, CA_ENV, "HEADWATER_OWNER_TOKEN", "HEADWATER_STORE")
+"""Variables of the controller that agents of this machine do not get."""
+
 Ask = Callable[[str, Mapping[str, Any], float], Any]
 """Sends a request to an agent: name, body, timeout in seconds; returns the answer."""
 
@@ -314,8 +317,8 @@ class Agents:
         listen = _listen_again(directory)
         credential = self._secret(remote=False).of(zone).text
         environment = {**os.environ, TOKEN_ENV: credential, "PYTHONUNBUFFERED": "1"}
-        environment.pop(TOKEN_FILE_ENV, None)
-        environment.pop(CA_ENV, None)
+        for name in _NOT_FOR_AGENTS:
+            environment.pop(name, None)
         environment.setdefault(STATE_ENV, str(self.home / "state"))
         roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)

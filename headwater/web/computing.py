@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from headwater.control.tables import STORE
 from headwater.core.environment import hide_environment
 from headwater.core.errors import HeadwaterError, PlacementError, RuntimeFailure
 from headwater.core.quantity import format_duration
@@ -112,9 +113,11 @@ class Computing:
 
 def _started() -> subprocess.Popen[bytes]:
     roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    # It needs no secret but the store's URL.
+    known = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_") or name == STORE}
     return subprocess.Popen(
         [sys.executable, "-m", "headwater.web.computing"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in roots if p)},
+        env={**known, "PYTHONPATH": os.pathsep.join(p for p in roots if p)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
