@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,7 @@ pytest.importorskip("nicegui")
 
 from headwater.app import pools
 from headwater.app.view import DeploymentSeen, LinkSeen, UnitSeen, View, ZoneSeen
+from headwater.control import sharing
 from headwater.web.access import TRIAL_FILE, Access, Asker, NotAllowed, NotKnown, trial_token
 from headwater.web.dashboard import sessions, signin
 from headwater.web.dashboard.feed import DRAWN, ViewFeed, link_piece, zone_piece
@@ -146,8 +149,11 @@ def test_a_session_outlives_its_server_and_ends(tmp_path: Path, monkeypatch: pyt
     assert not signed_in(place, "x" * 5000)
     again = pools.set_owner("vera", place, token=True, shown=token)
     assert again and not signed_in(place, other), "the token that it began with is revoked"
-    monkeypatch.setattr(sessions, "LASTS", -1.0)
-    assert not signed_in(place, Sessions(Access(place)).begin(again))
+    third = Sessions(Access(place)).begin(again)
+    assert signed_in(place, third)
+    late = SimpleNamespace(time=lambda: time.time() + sessions.LASTS + 1)
+    monkeypatch.setattr(sharing, "time", late)
+    assert not signed_in(place, third), "it has lasted long enough"
 
 
 def test_the_oldest_session_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
