@@ -276,6 +276,11 @@ class Inference:
 
     def _unknown_call(self, node: Call) -> str:
         """Return a call whose type the user declares by a cast; an aggregate if aggregates are allowed."""
+        if node.distinct or node.filter is not None or node.ignore_nulls:
+            raise DataflowError(
+                f"there is no DISTINCT, FILTER or IGNORE NULLS for {node.name}, which Headwater does not know",
+                hint="use CASE WHEN in its argument, or aggregate collect_set(v) and compute over the array",
+            )
         nested = any(isinstance(n, Call) and n.name in _KNOWN_AGGREGATES for n in _below(node))
         before = self._place
         if before == "outside" and not nested:
