@@ -39,6 +39,8 @@ RESERVED: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "spark.log.level",
+            "spark.python.unix.domain.socket.dir",
+            "spark.python.unix.domain.socket.enabled",
             "spark.sql.catalogImplementation",
             "spark.sql.codegen.cache.maxEntries",
             "spark.sql.codegen.hugeMethodLimit",
