@@ -15,6 +15,7 @@ import pyarrow as pa
 import headwater as hw
 from headwater.app.local import LocalRun
 from headwater.continuum.model import Continuum
+from headwater.dataflow.sinks import MemorySink
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
@@ -72,7 +73,7 @@ class Deployed:
         """Return the rows of its sinks."""
         found = {}
         for sink in self.plan.dataflow.sinks:
-            if sink.kind == "memory_sink":
+            if isinstance(sink, MemorySink):
                 found[sink.id] = deployment.sink_rows(sink.id)
             else:
                 files = sorted((self.disk / "out").glob("*.json"))

@@ -22,7 +22,8 @@ _GONE = ("unlink", "unlinkat", "rmdir")
 _SYNC = ("fsync", "fdatasync", "sync", "syncfs")
 _COPIES = ("sendfile", "copy_file_range")  # refused: their callers then read and write, and the data are in the log
 TRACED = (*_OPEN, *_WRITE, *_SIZE, *_NAMES, *_GONE, *_SYNC, *_COPIES)
-# Not traced: `sync_file_range` makes nothing durable, and a mapped file shows as a difference in the end.
+# Not traced: `sync_file_range` makes nothing durable; `lseek` and `mmap` are slow to trace, and writes after them
+# show as a difference between the emulated disk and the real one in the end.
 _MOST = 64 << 20  # bytes of one write
 
 _LINE = re.compile(r"(\d+) +(?:<\.\.\. (\w+) resumed>(.*)|(\w+)\((.*))", re.DOTALL)
