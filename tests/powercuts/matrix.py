@@ -18,7 +18,7 @@ from tests.powercuts.deployment import Deployed
 from tests.powercuts.disk import SURVIVALS, Disk, Kind
 from tests.powercuts.writelog import Call
 
-_LONGEST = 300.0  # seconds for one run, far beyond its need
+_LONGEST = 600.0  # seconds for one run, far beyond its need
 
 
 @dataclass(frozen=True)

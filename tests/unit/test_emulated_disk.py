@@ -30,7 +30,9 @@ from tests.powercuts.writelog import (
 _NUMBERS = count()
 
 
-def after(kind: Kind, calls: Sequence[Call], survival: Survival, tmp: Path, *, seed: int = 0) -> dict[str, bytes | None]:
+def after(
+    kind: Kind, calls: Sequence[Call], survival: Survival, tmp: Path, *, seed: int = 0
+) -> dict[str, bytes | None]:
     """Return the files after a cut behind some calls."""
     target = tmp / str(next(_NUMBERS))
     target.mkdir()
@@ -189,7 +191,7 @@ def test_a_log_of_several_threads_is_read_in_the_order_of_returns() -> None:
         f'8 pwrite64(4<{b}>, "{x("12")}", 2, 4096) = 2',
         f'8 writev(4<{b}>, [{{iov_base="{x("3")}", iov_len=1}}, {{iov_base="{x("4")}", iov_len=1}}], 2) = 2',
         f'8 rename("{a}", "{x("/r/c")}") = -1 ENOENT (No such file or directory)',
-        f'8 sendfile(4<{b}>, 3<{a}>, NULL, 5) = -1 EINVAL (Invalid argument) (INJECTED)',
+        f"8 sendfile(4<{b}>, 3<{a}>, NULL, 5) = -1 EINVAL (Invalid argument) (INJECTED)",
         f'8 unlinkat(AT_FDCWD<{x("/")}>, "{a}", 0) = 0',
         f'8 write(3<{a}>(deleted), "{x("x")}", 1) = 1',
         f"8 fsync(3<{a}>(deleted)) = 0",
