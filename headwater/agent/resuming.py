@@ -15,7 +15,7 @@ from headwater.channels.log import Log
 from headwater.connectors.writers import open_sink_writer
 from headwater.core.errors import DeploymentError
 from headwater.disk.checkpoint import has_begun, sweep_torn
-from headwater.disk.repair import Condition, examine, repair, start_positions
+from headwater.disk.repair import Condition, damaged_files, examine, repair, start_positions
 from headwater.plan.model import Channel
 from headwater.plan.spec import UnitSpec
 
@@ -24,6 +24,7 @@ _HINT = (
     "backup; to begin again without the state, give `headwater run` --fresh and other or empty sinks, or stop the "
     "deployment and apply it under another name"
 )
+_SHOWN = 3  # damaged files in a message
 
 
 def resume(
@@ -39,12 +40,14 @@ def resume(
     if not has_begun(checkpoint):
         return
     found = examine(checkpoint)
-    _refuse_published(spec, found, sink_writers)
+    _refuse_published(spec, checkpoint, found, sink_writers)
     _refuse_deleted(spec, checkpoint, found, log)
     repair(checkpoint, found)
 
 
-def _refuse_published(spec: UnitSpec, found: Condition, sink_writers: Sequence[Mapping[str, Any]]) -> None:
+def _refuse_published(
+    spec: UnitSpec, checkpoint: Path, found: Condition, sink_writers: Sequence[Mapping[str, Any]]
+) -> None:
     for described in sink_writers:
         batch = open_sink_writer(described, spec.unit.epoch).newest()
         if batch is not None and batch > found.planned:
@@ -54,7 +57,7 @@ def _refuse_published(spec: UnitSpec, found: Condition, sink_writers: Sequence[M
             missing = batch - found.planned
             raise DeploymentError(
                 f"its output goes up to batch {batch}, but {known}: "
-                f"{missing} {'batch is' if missing == 1 else 'batches are'} missing there",
+                f"{missing} {'batch is' if missing == 1 else 'batches are'} missing there{_damaged(checkpoint)}",
                 where=f"unit {spec.id}, {where}",
                 hint=_HINT,
             )
@@ -70,7 +73,15 @@ def _refuse_deleted(spec: UnitSpec, checkpoint: Path, found: Condition, log: Cal
             missing = floor.seq - at[channel.id]
             raise DeploymentError(
                 f"its checkpoint has read {channel.id} up to entry {at[channel.id]}, but those before entry "
-                f"{floor.seq} are deleted: {missing} {'entry is' if missing == 1 else 'entries are'} missing",
+                f"{floor.seq} are deleted: {missing} {'entry is' if missing == 1 else 'entries are'} missing"
+                f"{_damaged(checkpoint)}",
                 where=f"unit {spec.id}",
                 hint=_HINT,
             )
+
+
+def _damaged(checkpoint: Path) -> str:
+    """Return the end of a message that names damaged files, if there are any."""
+    names = [str(file.relative_to(checkpoint)) for file in damaged_files(checkpoint)]
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return f"; damaged or missing in {checkpoint}: {shown}" if names else ""

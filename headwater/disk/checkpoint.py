@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headwater.core.errors import ChannelError, DeploymentError
-from headwater.disk.durable import read_note, sweep, write_atomically, write_first
+from headwater.disk.durable import read_note, read_sealed, sealed, sweep, write_atomically, write_first
 
 AGAIN = "__"
 """In Spark's name of a source, separates the number of a further read."""
@@ -39,12 +39,12 @@ def checkpoint_number(checkpoint: str, *, where: str | None = None) -> int:
     directory = Path(unquote(parts.path) if parts.scheme else checkpoint)
     file = directory / _NUMBER_FILE
     try:
-        return int(json.loads(file.read_text())["number"])
-    except FileNotFoundError:
-        pass
-    except (ValueError, KeyError, TypeError) as error:
+        if (body := read_sealed(file, ("number",))) is not None:
+            return int(body["number"])
+    except (ChannelError, KeyError, ValueError, TypeError) as error:
+        what = error.what if isinstance(error, ChannelError) else repr(error)
         raise DeploymentError(
-            f"damaged: {error}",
+            f"damaged: {what}",
             where=str(file),
             hint="restore it; a table's batch column has it: value >> 32",
         ) from None
@@ -55,7 +55,7 @@ def checkpoint_number(checkpoint: str, *, where: str | None = None) -> int:
             hint=f"copy {_NUMBER_FILE} along with a checkpoint; a table's batch column has it: value >> 32",
         )
     number = secrets.randbelow(2**31 - 1) + 1
-    write_atomically(file, json.dumps({"number": number}))
+    write_atomically(file, sealed({"number": number}))
     return number
 
 

@@ -92,6 +92,21 @@ def start_positions(checkpoint: Path, found: Condition) -> dict[str, int]:
     return positions_in(checkpoint, found.committed)
 
 
+def damaged_files(checkpoint: Path) -> list[Path]:
+    """Return the files of a checkpoint that are not whole, also those that nothing needs any more."""
+    logs = [(checkpoint / "offsets", _is_plan), (checkpoint / "commits", _is_record)]
+    logs += [(place, _is_log) for place in sorted((checkpoint / "sources").glob("*"))]
+    found = [file for place, is_whole in logs for file in needed_of(place) if not _is_whole(file, is_whole)]
+    if (metadata := checkpoint / "metadata").exists() and not _is_whole(metadata, _is_object):
+        found.append(metadata)
+    for place in sorted((checkpoint / "state").glob("[0-9]*")):
+        found += [file for file in _descriptions(place) if not _is_whole(file, _is_record)]
+        found += [file for file in _schemas(place) if not _is_schema(file)]
+        for image in sorted(place.rglob("[0-9]*.zip")):
+            found += [file for file in _missed(image) if file not in found]
+    return found
+
+
 # ---------------------------------------------------------------- logs
 
 
@@ -195,7 +210,7 @@ def _files_read(plan: Path) -> dict[str, int]:
 def _has_version(place: Path, version: int) -> bool:
     """Return whether all partitions of a stateful operator have a version of its state, whole."""
     described = next((_second_line(file) for file in _descriptions(place) if _is_whole(file, _is_record)), None)
-    if described is None or not all(file.stat().st_size for file in _schemas(place)):
+    if described is None or not all(map(_is_schema, _schemas(place))):
         return False
     images = sorted(place.rglob(f"{version}.zip"))
     wanted = sum(int(info["numPartitions"]) for info in described.get("stateStoreInfo", ()))
@@ -219,15 +234,31 @@ def _schemas(place: Path) -> Iterator[Path]:
         yield from (file for file in directory.rglob("*") if file.is_file() and not file.name.startswith("."))
 
 
+def _is_schema(file: Path) -> bool:
+    data = file.read_bytes()
+    return bool(data) and _fits_checksum(file, data)
+
+
 def _is_image(image: Path) -> bool:
     """Return whether a version of one partition's state is whole, with the files that it names."""
-    with contextlib.suppress(zipfile.BadZipFile, OSError, ValueError, KeyError):
+    return next(_missed(image), None) is None
+
+
+def _missed(image: Path) -> Iterator[Path]:
+    """Yield the files of a version of one partition's state that are missing or damaged."""
+    try:
         with zipfile.ZipFile(image) as packed:
             if packed.testzip() is not None:
-                return False
+                yield image
+                return
             listed = json.loads(packed.read("metadata").decode().split("\n", 1)[1])
-        return all(file.stat().st_size == size for file, size in _named(image.parent, listed))
-    return False
+            named = list(_named(image.parent, listed))
+    except (zipfile.BadZipFile, OSError, ValueError, KeyError, IndexError):
+        yield image
+        return
+    for file, size in named:
+        if not file.exists() or file.stat().st_size != size:
+            yield file
 
 
 def _named(store: Path, listed: Mapping[str, Any]) -> Iterator[tuple[Path, int]]:

@@ -35,11 +35,12 @@ class Survival:
 
 SURVIVALS: Mapping[str, Survival] = {
     "nothing": Survival(0, 0),
+    "all": Survival(1, 1),
     "names": Survival(1, 0),
     "some": Survival(0.5, 0.5),
     "most": Survival(0.9, 0.7),
 }
-"""``names`` is the file system that writes an empty file under its new name."""
+"""``names`` is the file system that writes an empty file under its new name; ``all`` is no more than a kill."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import re
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,7 @@ from tests.powercuts.deployment import Deployed
 from tests.powercuts.disk import SURVIVALS, Disk, Kind
 from tests.powercuts.writelog import Call
 
+_DRAFT = re.compile(r"(?<![^/])\.([^/]+)\.[0-9a-f]{32}")  # the name of a file that is being written
 _LONGEST = 600.0  # seconds for one run, far beyond its need
 
 
@@ -41,16 +44,18 @@ class Outcome:
 
 
 def drawn_cuts(calls: Sequence[Call], count: int, *, seed: int) -> list[Cut]:
-    """Draw cuts: every kind of disk and survival in turn, and each part of the directory as often as any other."""
+    """Draw cuts: every kind of disk and survival in turn, and parts of the directory by the root of their calls."""
     rng = random.Random(seed)
     parts: dict[str, list[int]] = {}
     for n, call in enumerate(calls):
-        parts.setdefault("/".join((call.path or "").split("/")[:2]), []).append(n + 1)
+        whole = _DRAFT.sub(r"\1", call.path or "")
+        parts.setdefault("/".join(whole.split("/")[:3]), []).append(n + 1)
     ways = [(kind, survival) for survival in SURVIVALS for kind in get_args(Kind)]
     found = []
     for n in range(count):
         kind, survival = ways[n % len(ways)]
-        found.append(Cut(rng.choice(parts[rng.choice(sorted(parts))]), kind, survival, rng.randrange(2**32)))
+        (part,) = rng.choices(sorted(parts), [math.sqrt(len(parts[part])) for part in sorted(parts)])
+        found.append(Cut(rng.choice(parts[part]), kind, survival, rng.randrange(2**32)))
     return found
 
 
