@@ -7,7 +7,6 @@ seen their output or deleted their input.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import struct

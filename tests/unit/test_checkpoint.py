@@ -143,7 +143,7 @@ def test_the_number_of_a_checkpoint_is_sealed(tmp_path: Path) -> None:
     digit = str(number)[-1]
     other = str(number)[:-1] + ("1" if digit != "1" else "2")
     file.write_text(text.replace(str(number), other, 1))
-    with pytest.raises(DeploymentError, match="damaged: .* checksum"):
+    with pytest.raises(DeploymentError, match=r"damaged: .* checksum"):
         checkpoint_number(str(tmp_path))
     file.write_text(f'{{"number": {number}}}')  # as earlier versions wrote it
     assert checkpoint_number(str(tmp_path)) == number
