@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.channels.channelspec import lineage_of
 from headwater.core.errors import ChannelError, DeploymentError
 from headwater.disk.checkpoint import (
     begin_run,
@@ -145,5 +146,15 @@ def test_the_number_of_a_checkpoint_is_sealed(tmp_path: Path) -> None:
     file.write_text(text.replace(str(number), other, 1))
     with pytest.raises(DeploymentError, match=r"damaged: .* checksum"):
         checkpoint_number(str(tmp_path))
+    with pytest.raises(DeploymentError, match="headwater.json"):
+        lineage_of(tmp_path)
     file.write_text(f'{{"number": {number}}}')  # as earlier versions wrote it
     assert checkpoint_number(str(tmp_path)) == number
+    assert lineage_of(tmp_path) == str(number)
+    file.write_text("")
+    with pytest.raises(DeploymentError, match="damaged"):
+        lineage_of(tmp_path)
+    file.unlink()
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets/0").touch()
+    assert lineage_of(tmp_path) is None  # a checkpoint older than numbers
