@@ -1,10 +1,15 @@
-"""A power cut at any point of a recorded run: from the disk that it leaves, the run goes on to the exact result."""
+"""Power cuts at any point of a recorded run, and damaged files of its checkpoints.
+
+After a power cut the run goes on to the exact result. Where a file is damaged, it does so too, or the message names the
+file.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,11 +21,13 @@ import pytest
 
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result
+from tests.powercuts.damage import DAMAGES, KINDS, damage
 from tests.powercuts.deployment import CONTINUUM, Deployed
 from tests.powercuts.disk import Disk, content_of
 from tests.powercuts.matrix import Cut, Outcome, drawn_cuts, go_on, rebuild
-from tests.powercuts.writelog import Call, Link, available, record
+from tests.powercuts.writelog import Call, Link, Rename, available, record
 
+_COMMIT = re.compile(r"/commits/\d+$")
 _RECORDING = 900.0  # seconds, far beyond the need
 REPORT = "HEADWATER_CUTS_REPORT"
 """Variable of the environment: a file that the outcomes are appended to, one JSON object per line."""
@@ -40,10 +47,29 @@ class Recorded:
         for cut in cuts:
             rebuild(self.deployed, self.calls, cut)
             found.append(go_on(self.deployed, self.expected, endpoint, cut))
-            if file := os.environ.get(REPORT):
-                with open(file, "a") as out:
-                    out.write(json.dumps({**vars(cut), "end": found[-1].end, "message": found[-1].message}) + "\n")
+            report(found[-1])
         return found
+
+    def outcome_of_damage(self, endpoint: LocalEndpoint, kind: str, how: str, *, seed: int) -> Outcome:
+        """End the run behind a commit, damage a file, and continue; an Outcome without the file's name is wrong."""
+        rng = random.Random(f"{seed}-{kind}-{how}")
+        done = [n + 1 for n, c in enumerate(self.calls) if isinstance(c, Rename) and _COMMIT.search(c.to)]
+        cut = Cut(rng.choice(done[4:]) + rng.randrange(60), "ordered", "all", rng.randrange(2**32))
+        rebuild(self.deployed, self.calls, cut)
+        file = damage(kind, how, self.deployed.disk, rng)
+        found = go_on(self.deployed, self.expected, endpoint, cut)
+        name = file.name.removeprefix(".").removesuffix(".crc")
+        named = found.end != "refused" or (name in found.message and "->" in found.message)
+        message = f"{kind} {how} {file.relative_to(self.deployed.disk)}: {found.message}"
+        report(found := Outcome(cut, found.end if named else "wrong", message))
+        return found
+
+
+def report(outcome: Outcome) -> None:
+    """Write an outcome to the file of the report, if there is to be one."""
+    if file := os.environ.get(REPORT):
+        with open(file, "a") as out:
+            out.write(json.dumps({**vars(outcome.cut), "end": outcome.end, "message": outcome.message}) + "\n")
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +112,17 @@ def test_power_cuts_at_any_point(recorded: Recorded, endpoint: LocalEndpoint, se
     outcomes = recorded.outcomes(endpoint, drawn_cuts(recorded.calls, 32, seed=seed))
     print(Counter((o.cut.kind, o.end) for o in outcomes))
     assert [o for o in outcomes if o.end != "exact"] == []
+
+
+@pytest.mark.parametrize(("kind", "how"), [("number", "flip"), ("state", "empty"), ("state table", "flip")])
+def test_damage_is_repaired_or_named(recorded: Recorded, endpoint: LocalEndpoint, kind: str, how: str) -> None:
+    assert recorded.outcome_of_damage(endpoint, kind, how, seed=1).end != "wrong"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_damage_is_repaired_or_named(recorded: Recorded, endpoint: LocalEndpoint, kind: str, seed: int) -> None:
+    outcomes = [recorded.outcome_of_damage(endpoint, kind, how, seed=seed) for how in DAMAGES]
+    assert [o for o in outcomes if o.end == "wrong"] == []

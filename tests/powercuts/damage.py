@@ -52,11 +52,9 @@ def files_of(kind: str, disk: Path) -> list[Path]:
     return [file for file in files if pattern.fullmatch(str(file.relative_to(disk)))]
 
 
-def damage(kind: str, how: str, disk: Path, rng: random.Random) -> Path | None:
-    """Damage a drawn file of a kind, of a number often the newest; return it, or None where there is none."""
+def damage(kind: str, how: str, disk: Path, rng: random.Random) -> Path:
+    """Damage a drawn file of a kind, often the newest of its directory; return it."""
     files = files_of(kind, disk)
-    if not files:
-        return None
     newest = {file.parent: file for file in sorted(files, key=_number)}
     file = rng.choice(list(newest.values()) if rng.random() < 0.6 else files)
     file.write_bytes(DAMAGES[how](file.read_bytes(), rng))

@@ -146,7 +146,7 @@ def test_the_number_of_a_checkpoint_is_sealed(tmp_path: Path) -> None:
     file.write_text(text.replace(str(number), other, 1))
     with pytest.raises(DeploymentError, match=r"damaged: .* checksum"):
         checkpoint_number(str(tmp_path))
-    with pytest.raises(DeploymentError, match="headwater.json"):
+    with pytest.raises(DeploymentError, match=r"headwater\.json"):
         lineage_of(tmp_path)
     file.write_text(f'{{"number": {number}}}')  # as earlier versions wrote it
     assert checkpoint_number(str(tmp_path)) == number
