@@ -14,6 +14,7 @@ import json
 import shutil
 import sys
 import tempfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ TRIGGER = "0 seconds"
 FILE_ROWS = 500
 WARM = 5  # files before the measurement
 FILES, QUICK_FILES = 60, 20
-BEGIN = 1_767_225_600
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def plan_of(name: str, source: Path) -> DeploymentPlan:
@@ -66,7 +67,8 @@ class Side:
         """Give it a file, wait until it is processed, and note the batches since the last call."""
         made = []
         for row in range(number * FILE_ROWS, (number + 1) * FILE_ROWS):
-            made.append({"id": row, "ts": BEGIN + row / 100, "k": row % 20, "v": float(row % 97)})
+            ts = (BEGIN + timedelta(seconds=row / 100)).isoformat()
+            made.append({"id": row, "ts": ts, "k": row % 20, "v": float(row % 97)})
         scratch = self.source / f".{number:06d}"
         scratch.write_text("".join(json.dumps(row) + "\n" for row in made))
         scratch.rename(self.source / f"{number:06d}.json")
@@ -76,7 +78,7 @@ class Side:
             if deployment == self.name:
                 known = self.batches.setdefault(unit.split("@")[0], {})
                 for report in query.recentProgress:
-                    if "addBatch" in report["durationMs"]:
+                    if report["numInputRows"] and "addBatch" in report["durationMs"]:
                         known[int(report["batchId"])] = float(report["durationMs"]["triggerExecution"])
 
     def forget(self) -> None:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headwater.channels.base import BEGUN
 from headwater.channels.log import Log
 from headwater.connectors.writers import open_sink_writer
 from headwater.core.errors import DeploymentError
-from headwater.disk.checkpoint import has_begun, sweep_torn
-from headwater.disk.repair import Condition, damaged_files, examine, repair, start_positions
+from headwater.disk.checkpoint import has_begun, positions_in, sweep_torn
+from headwater.disk.repair import Condition, damaged_files, examine, has_forgotten, repair, start_positions
 from headwater.plan.model import Channel
 from headwater.plan.spec import UnitSpec
 
@@ -65,11 +66,22 @@ def _refuse_published(
 
 def _refuse_deleted(spec: UnitSpec, checkpoint: Path, found: Condition, log: Callable[[Channel], Log]) -> None:
     at = start_positions(checkpoint, found)
+    forgotten = has_forgotten(checkpoint, found)
+    first = positions_in(checkpoint, 0) if found.planned == 0 else {}
     for channel in spec.inputs:
-        if channel.id not in at:
+        if channel.id not in at and not forgotten:
             continue
         floor = log(channel).floor()
-        if floor.seq > at[channel.id] and not floor.dropped_rows:  # the policy of a full channel may have deleted them
+        if floor.dropped_rows:  # the policy of a full channel may have deleted them
+            continue
+        if forgotten and not _has_first(first, channel.id, floor.seq):
+            raise DeploymentError(
+                f"its checkpoint holds none of its batches whole, but the entries of {channel.id} before entry "
+                f"{floor.seq} are deleted{_damaged(checkpoint)}",
+                where=f"unit {spec.id}",
+                hint=_HINT,
+            )
+        if not forgotten and floor.seq > at[channel.id]:
             missing = floor.seq - at[channel.id]
             raise DeploymentError(
                 f"its checkpoint has read {channel.id} up to entry {at[channel.id]}, but those before entry "
@@ -78,6 +90,15 @@ def _refuse_deleted(spec: UnitSpec, checkpoint: Path, found: Condition, log: Cal
                 where=f"unit {spec.id}",
                 hint=_HINT,
             )
+
+
+def _has_first(ends: Mapping[str, int], channel: str, floor: int) -> bool:
+    """Return whether a channel still has all entries of a unit's first batch, which ends at these positions.
+
+    Entries are deleted batch by batch, so it has all of them or none. The first batch may have had nothing to read.
+    """
+    end = ends.get(channel, 0)
+    return floor == 0 or floor < end or (floor == end and BEGUN in ends)
 
 
 def _damaged(checkpoint: Path) -> str:

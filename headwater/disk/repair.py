@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwater.disk.checkpoint import needed_of, positions_in
+from headwater.disk.checkpoint import needed_of, newest_batch, positions_in
 from headwater.disk.durable import sync_directory, write_atomically
 
 _CRC_HEADER = 8  # bytes: "crc", a zero, and the number of bytes per checksum
@@ -89,6 +89,12 @@ def repair(checkpoint: Path, found: Condition) -> None:
 def start_positions(checkpoint: Path, found: Condition) -> dict[str, int]:
     """Return the position in each channel from which the query reads on."""
     return positions_in(checkpoint, found.committed)
+
+
+def has_forgotten(checkpoint: Path, found: Condition) -> bool:
+    """Return whether a checkpoint has had batches that were done, and holds none of them whole."""
+    newest = max(newest_batch(checkpoint / log) for log in ("offsets", "commits"))
+    return found.committed < 0 and newest > 0
 
 
 def damaged_files(checkpoint: Path) -> list[Path]:
@@ -234,8 +240,11 @@ def _schemas(place: Path) -> Iterator[Path]:
 
 
 def _is_schema(file: Path) -> bool:
-    data = file.read_bytes()
-    return bool(data) and _fits_checksum(file, data)
+    return file.stat().st_size > 0 and _is_sound(file)
+
+
+def _is_sound(file: Path) -> bool:
+    return _fits_checksum(file, file.read_bytes())
 
 
 def _is_image(image: Path) -> bool:
@@ -247,7 +256,7 @@ def _missed(image: Path) -> Iterator[Path]:
     """Yield the files of a version of one partition's state that are missing or damaged."""
     try:
         with zipfile.ZipFile(image) as packed:
-            if packed.testzip() is not None:
+            if packed.testzip() is not None or not _is_sound(image):
                 yield image
                 return
             listed = json.loads(packed.read("metadata").decode().split("\n", 1)[1])
@@ -256,7 +265,7 @@ def _missed(image: Path) -> Iterator[Path]:
         yield image
         return
     for file, size in named:
-        if not file.exists() or file.stat().st_size != size:
+        if not file.exists() or file.stat().st_size != size or not _is_sound(file):
             yield file
 
 

@@ -140,10 +140,12 @@ def test_the_newest_whole_batch_is_found_and_the_rest_removed(
         (cut("state/0/1/2.zip"), "state/0/1/2.zip"),
         (cut("state/0/0/SSTs/000002-a.sst", by=1), "state/0/0/SSTs/000002-a.sst"),
         (lost("state/0/0/SSTs/000002-a.sst"), "state/0/0/SSTs/000002-a.sst"),
+        (altered("state/0/0/SSTs/000003-a.sst", b"x", b"y"), "state/0/0/SSTs/000003-a.sst"),
     ],
 )
 def test_damaged_files_are_named(checkpoint: Path, damage: Callable[[Path], object], named: str) -> None:
     hadoop(checkpoint / "state/0/1/_metadata/schema", "key")
+    hadoop(checkpoint / "state/0/0/SSTs/000003-a.sst", "xxx")
     assert damaged_files(checkpoint) == []
     damage(checkpoint)
     assert damaged_files(checkpoint) == [checkpoint / named]
