@@ -1,1 +1,1 @@
-"""Power cuts at any point of a run: its writes are recorded, and the disk is rebuilt as a cut leaves it."""
+"""Power cuts at any point of a run, and damaged files: its writes are recorded, and its disk is rebuilt."""
