@@ -78,7 +78,7 @@ class Side:
             if deployment == self.name:
                 known = self.batches.setdefault(unit.split("@")[0], {})
                 for report in query.recentProgress:
-                    if report["numInputRows"] and "addBatch" in report["durationMs"]:
+                    if "addBatch" in report["durationMs"]:
                         known[int(report["batchId"])] = float(report["durationMs"]["triggerExecution"])
 
     def forget(self) -> None:
