@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from headwater.core.errors import RuntimeFailure, SparkStumbled, UserCodeError
+from headwater.core.errors import RuntimeFailure, SparkStumbled, UserCodeError, WaitsForBroker
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
@@ -36,6 +37,8 @@ _CAUSED_BY = re.compile(r"^Caused by: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
 _WRAPPING = re.compile(r"^\(STREAM_FAILED\) |^\[STREAM_FAILED\].*?terminated with exception: | ?SQLSTATE: \w+;?$")
 _EXPRESSION = re.compile(r"== SQL[^\n]*==\n([^\n]+)")
 _NAMES = re.compile(r"`([^`\n]+)`")
+_OF_ERRORS: Mapping[str, type[RuntimeFailure]] = {"UserCodeError": UserCodeError, "BrokerAway": WaitsForBroker}
+"""Classes of a unit's error by that of the error in its query."""
 _GOES_ON = "the unit continues from its last batch"
 _HINTS = (
     (_NO_SPACE, f"free space on that disk; {_GOES_ON}"),
@@ -79,7 +82,7 @@ def translated(text: str, unit: str) -> RuntimeFailure:
     if ours:
         story = ours[-1]["text"].strip()
         what, _, hint = story.partition("\n  -> ")
-        cls = UserCodeError if ours[-1][1] == "UserCodeError" else RuntimeFailure
+        cls = _OF_ERRORS.get(ours[-1][1], RuntimeFailure)
         named = _OPERATOR.fullmatch(what.strip())
         where = f"{named[1]}, unit {unit}" if named else f"unit {unit}"
         what = named[2] if named else what.strip()
@@ -94,7 +97,7 @@ def failure_of(spec: UnitSpec, log: Path, text: str, unit: str) -> RuntimeFailur
     """Explain an error of a unit's query, and append its full text to a log."""
     _append(log, f"unit {unit} failed", text)
     error = translated(text, unit)
-    if not str(error.where).startswith("operator"):
+    if not str(error.where).startswith("operator") and not isinstance(error, WaitsForBroker):
         error.where = f"{_blamed(spec, text, error.what)}, {error.where}"
     return in_zone(spec, log, error)
 
