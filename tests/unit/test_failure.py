@@ -13,10 +13,11 @@ import pytest
 
 import headwater as hw
 from headwater.app.loading import load_dataflow
+from headwater.channels.kafkaclient import no_broker
 from headwater.cli import main
 from headwater.connectors.filewriter import FileSinkWriter
 from headwater.continuum.model import Continuum
-from headwater.core.errors import RuntimeFailure, UserCodeError
+from headwater.core.errors import RuntimeFailure, UserCodeError, WaitsForBroker
 from headwater.dataflow.function import raised
 from headwater.plan.build import build
 from headwater.plan.spec import UnitSpec, spec_of
@@ -94,6 +95,13 @@ def test_an_error_names_operator_zone_cause_and_log(
     assert len(str(error).splitlines()) == 2, "no stack trace"
     assert text in log.read_text() and log.read_text().startswith("before\n")
     assert isinstance(error, UserCodeError if text == FUNCTION else RuntimeFailure)
+
+
+def test_a_broker_that_is_away_is_no_operators_fault(spec: UnitSpec, tmp_path: Path) -> None:
+    text = f"Traceback (most recent call last):\nheadwater.core.errors.BrokerAway: {no_broker('no broker', where='t')}"
+    error = failure_of(spec, tmp_path / "spark.log", f"{text}\n\n\tat org.apache.spark.Query.run", spec.id)
+    assert isinstance(error, WaitsForBroker) and error.retryable
+    assert (error.what, error.where) == ("t: no broker", f"unit {spec.id} in zone C")
 
 
 def test_an_error_counts_more_than_its_log(spec: UnitSpec, tmp_path: Path) -> None:
