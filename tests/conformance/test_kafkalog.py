@@ -245,7 +245,9 @@ def test_no_broker_is_told(topic: str, tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_look_at_an_absent_broker_gives_up_soon_and_then_at_once(
     topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    as_another_process(monkeypatch)
     monkeypatch.setattr(kafkaclient, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(kafkacluster, "_AWAY_SECONDS", 600.0)
     log = open_({"kind": "kafka", "servers": "127.0.0.1:9", "topic": topic, "staging": str(tmp_path)})
     asked = []
     client = kafkacluster.client
