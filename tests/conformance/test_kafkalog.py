@@ -250,8 +250,8 @@ def test_a_look_at_an_absent_broker_gives_up_soon_and_then_at_once(
     monkeypatch.setattr(kafkacluster, "_AWAY_SECONDS", 600.0)
     log = open_({"kind": "kafka", "servers": "127.0.0.1:9", "topic": topic, "staging": str(tmp_path)})
     asked = []
-    client = kafkacluster.client
-    monkeypatch.setattr(kafkacluster, "client", lambda *a: asked.append(a) or client(*a))
+    client = kafkaclient.client
+    monkeypatch.setattr("headwater.channels.kafkacluster.client", lambda *a: asked.append(a) or client(*a))
     begun = time.monotonic()
     with kafkaclient.looking():
         with pytest.raises(BrokerAway, match=r"no Kafka broker at 127\.0\.0\.1:9"):

@@ -46,6 +46,22 @@ NO_FILES = """[FAILED_READ_FILE.FILE_NOT_EXIST] Error while reading file file://
 JVM stacktrace:
 \tat org.apache.spark.Query.run(Query.scala:1)
 Caused by: java.io.FileNotFoundException: /in/a.csv (Too many open files)"""
+PLAN = """
+=== Streaming Query ===
+Identifier: f/result@C [id = 1, runId = 2]
+Current Committed Offsets: {FileStreamSource[file:/home/in/here]: {"logOffset":0}}
+
+Logical Plan:
+Filter (nope#1 > 5)
+
+JVM stacktrace:
+\tat org.apache.spark.Query.run(Query.scala:1)"""
+RAISED = "[USER_RAISED_EXCEPTION] 'id > 1' is not true!" + PLAN
+CONTEXT = "[DIVIDE_BY_ZERO] Division by zero.\n== SQL (line 1, position 1) ==\ndate_format(`ts`, 'bbb')\n^^^^^^^" + PLAN
+GUARDED = (
+    "[CAST_INVALID_INPUT] The value cannot be cast.\n== SQL (line 1, position 25) ==\n"
+    "if(`__corrupt` IS NULL, `nope` > 5, TRUE)\n                        ^^^^^^^^^^" + PLAN
+)
 FUNCTION = """Traceback (most recent call last):
 headwater.core.errors.UserCodeError: operator 'mine' (map_batches): the function raised KeyError: 'x' at f.py:3 in f
   -> correct the function
@@ -80,7 +96,21 @@ def spec() -> UnitSpec:
         ),
         (NO_FILES, "no file descriptor is left: Too many open files", "'files' (files)", "ulimit -n"),
         (FUNCTION, "the function raised KeyError: 'x' at f.py:3 in f", "'mine' (map_batches)", "correct the function"),
-        ("java.lang.Boom: no\n\tat a.b(c)\n", "java.lang.Boom: no", "s 'files', 'few', 'shown', 'result'", "continues"),
+        (RAISED, "[USER_RAISED_EXCEPTION] 'id > 1' is not true!", "one of the operators 'few', 'shown'", "continues"),
+        (CONTEXT, "[DIVIDE_BY_ZERO] Division by zero.", "'shown' (select)", "continues"),
+        (GUARDED, "[CAST_INVALID_INPUT] The value cannot be cast.", "'few' (where)", "continues"),
+        (
+            "java.lang.Boom: no\n\tat a.b(c)\n",
+            "java.lang.Boom: no",
+            "one of the operators 'few', 'shown'",
+            "continues",
+        ),
+        (
+            "java.io.IOException: gone\n\tat a.b(c)\n",
+            "java.io.IOException: gone",
+            "one of the operators 'files', 'few', 'shown', 'result'",
+            "continues",
+        ),
     ],
 )
 def test_an_error_names_operator_zone_cause_and_log(
@@ -90,7 +120,8 @@ def test_an_error_names_operator_zone_cause_and_log(
     log.write_text("before\n")
     error = failure_of(spec, log, text, spec.id)
     assert error.what == what
-    assert error.where == f"operator{operator if operator[0] == 's' else f' {operator}'}, unit {spec.id} in zone C"
+    named = operator if operator.startswith("one of") else f"operator {operator}"
+    assert error.where == f"{named}, unit {spec.id} in zone C"
     assert error.hint is not None and hint in error.hint and error.hint.endswith(str(log))
     assert len(str(error).splitlines()) == 2, "no stack trace"
     assert text in log.read_text() and log.read_text().startswith("before\n")
