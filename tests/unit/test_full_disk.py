@@ -51,6 +51,11 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
+def reserved(store: Store) -> bool:
+    with store._reading() as connection:
+        return is_reserved(connection)
+
+
 @contextmanager
 def full(disk: Path, *, keep_journal: bool = False) -> Iterator[Callable[[], None]]:
     """Leave no byte of a disk free; the block may fill it again.
@@ -154,8 +159,7 @@ def test_leases_failures_and_changes_are_recorded_on_a_full_disk(disk: Path) -> 
     with running(disk / "store.db", nodes) as (one, _):
         one.store.want("f", "run", FIRST.plan())
         until(lambda: one.store.deployment("f").observed_version == 1, "the first version")
-        with one.store._reading() as connection:
-            until(lambda: is_reserved(connection), "the reserve")
+        until(lambda: reserved(one.store), "the reserve")
         with full(disk, keep_journal=True):
             with pytest.raises(OSError, match="No space left"):
                 (disk / "more").write_bytes(b"x" * 100_000)
