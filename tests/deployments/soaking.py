@@ -1,6 +1,7 @@
 """Run a small deployment of two zones for long, and measure the resources that it holds.
 
-``python -m tests.deployments.soaking SECONDS`` prints the growth of each resource per thousand batches.
+``python -m tests.deployments.soaking SECONDS [times | counts]`` prints how each resource grows, with windows of time
+or of counts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -44,13 +44,17 @@ EVERY = 3.0
 """Seconds between two samples."""
 
 
-def planned(out: Path) -> DeploymentPlan:
-    """Plan units with a channel, a sink, and state of Spark's kinds: duplicates and windows of time."""
+def planned(out: Path, windows: str) -> DeploymentPlan:
+    """Plan units with a channel, a sink, and state: duplicates, and windows of ``times`` or of ``counts``."""
     builder = hw.flow(NAME, locations=["L1"])
     rows = builder.read.sensors(machines=2, interval="1 second", rows_per_second=20).with_watermark("ts", "2 seconds")
     unique = rows.drop_duplicates("machine", "seq").named("unique").to_layer("cloud")
-    windows = unique.group_by(hw.window("ts", "10 seconds"), "machine").agg(n="count(*)", mean="avg(temperature)")
-    windows.select("machine", "n", "mean").write.json(str(out))
+    if windows == "times":
+        grouped = unique.group_by(hw.window("ts", "10 seconds"), "machine")
+    else:
+        grouped = unique.count_window(10, keys="machine", order_by=["ts", "seq"])
+    means = grouped.agg(n="count(*)", mean="avg(temperature)")
+    means.select("machine", "n", "mean").write.json(str(out))
     return build(builder.build(), Continuum.from_text(CONTINUUM))
 
 
@@ -65,9 +69,9 @@ class Sample:
 class Soak:
     """A deployment with a controller in this process, and an agent and a Spark for each zone."""
 
-    def __init__(self, home: Path, plan: Callable[[Path], DeploymentPlan] = planned) -> None:
+    def __init__(self, home: Path, windows: str = "times") -> None:
         self.home = home
-        self.plan = plan(home / "out")
+        self.plan = planned(home / "out", windows)
         self.agents = Agents(home, options=OPTIONS)
         self._store = Store(home / "store.db")
         self._stop = threading.Event()
@@ -153,12 +157,16 @@ def growth(samples: Sequence[Sample]) -> dict[str, float]:
     return {n: median(s.held.get(n, 0) for s in late) - median(s.held.get(n, 0) for s in early) for n in names}
 
 
+def batches_between(samples: Sequence[Sample]) -> int:
+    """Return the batches between the middles of the quarters that ``growth`` compares."""
+    quarter = len(samples) // 4
+    return samples[-quarter // 2].batches - samples[quarter + quarter // 2].batches
+
+
 def main() -> None:
-    with tempfile.TemporaryDirectory() as home, closing(sys.stdout), Soak(Path(home)) as soak:
+    with tempfile.TemporaryDirectory() as home, Soak(Path(home), *sys.argv[2:3]) as soak:
         samples = soak.run(float(sys.argv[1]), see=lambda s: print(s.batches, dict(sorted(s.held.items())), flush=True))
-        quarter = len(samples) // 4
-        batches = samples[-quarter // 2].batches - samples[quarter + quarter // 2].batches
-        print(f"{batches} batches between the middles of the second and the last quarter")
+        print(f"{batches_between(samples)} batches between the middles of the second and the last quarter")
         for name, more in growth(samples).items():
             print(f"{name:20} {more:+10.0f}")
 
