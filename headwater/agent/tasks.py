@@ -548,8 +548,7 @@ class NodeTasks:
         elif work is not None and (work.finished or (work.refused is not None and now < failures.due)):
             return
         try:
-            if isinstance(failures.error, WaitsForBroker):
-                self.units_of(spec).reach_brokers(spec)
+            self.units_of(spec).reach_brokers(spec)
             self._start(spec)
         except BrokerAway:  # a start would wait for it, and the other units with this one
             failures.due = time.monotonic() + _AGAIN

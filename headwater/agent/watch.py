@@ -103,7 +103,8 @@ def progress_of(
                 seen.append(_unit(units, work, at, stats, stopped=stopped))
             except BrokerAway as error:
                 before = units_before.get(work.unit.id) or _unseen(work)
-                seen.append(_waiting(before, _state(units, work, stopped=stopped), error.what))
+                state = _state(units, work, stopped=stopped)
+                seen.append(_waiting(before, state, None if stopped else error.what))
         for channel in work.spec.outputs:
             with looking():
                 try:
@@ -192,13 +193,13 @@ def _unseen(work: Work) -> UnitProgress:
     return UnitProgress(unit=work.unit.id, zone=work.unit.zone, layer=work.unit.layer, status="stopped")
 
 
-def _waiting(before: UnitProgress, now: _State, what: str) -> UnitProgress:
+def _waiting(before: UnitProgress, now: _State, what: str | None) -> UnitProgress:
     """Return a unit's progress while no broker answers: former totals, and nothing that may have changed."""
     return replace(
         before,
         status=now.status,
         error=now.error,
-        waits=(now.waits or what) if now.status in ("running", "starting") else None,
+        waits=None if now.status in ("finished", "failed") else now.waits or what,
         unproven=now.unproven,
         batch_ms=None,
         rows_per_s=None,
