@@ -20,6 +20,7 @@ from headwater.agent.resuming import resume
 from headwater.channels.base import AGAIN_AFTER
 from headwater.channels.channelspec import is_copied, lineage_of, member_spec, register
 from headwater.channels.filelog import FileLog
+from headwater.channels.kafkaclient import looking
 from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
@@ -252,6 +253,13 @@ class Units:
     def _log_spec(self, spec: UnitSpec, channel: Channel) -> LogSpec:
         copied = not self._share and is_copied(channel, spec.unit)
         return str(self.layout.channel(channel)) if copied else member_spec(spec, channel, self.layout)
+
+    def reach_brokers(self, spec: UnitSpec) -> None:
+        """Raise BrokerAway where the broker of a unit's channel does not answer."""
+        with looking():
+            for channel in (*spec.inputs, *spec.outputs):
+                if channel.broker is not None:
+                    self.log(spec, channel).latest()
 
     def retired(self, unit: Unit) -> dict[str, Log]:
         """Return the logs that a unit still reads although they are no longer its inputs."""

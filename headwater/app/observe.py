@@ -480,6 +480,7 @@ def _unit(name: str, unit: str, zone: str, layer: str, said: UnitProgress | None
         watermark=said.watermark,
         idle=said.idle,
         error=said.error,
+        waits=said.waits,
     )
 
 

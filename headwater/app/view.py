@@ -54,6 +54,7 @@ class UnitSeen:
     watermark: str | None = None
     idle: tuple[str, ...] = ()
     error: str | None = None
+    waits: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

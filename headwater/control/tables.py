@@ -36,6 +36,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, InternalError, NoSuchMo
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.schema import CreateColumn
 
+from headwater.control.reserve import keep_journal
 from headwater.core.errors import DeploymentError, Missing, Unavailable
 
 STORE = "HEADWATER_STORE"
@@ -300,6 +301,7 @@ def _on_connect(connection: Any, record: object) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA busy_timeout = 30000")
     cursor.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
+    keep_journal(cursor)
     cursor.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -175,7 +175,7 @@ def status_view(status: Status) -> RenderableType:
     parts += [
         Text(f"{z.zone}: {z.error}; its figures are {span(z.age_s)} old", style="red") for z in status.zones if z.error
     ]
-    parts += [Text(f"{u.unit}: {u.error}", style="red") for u in status.units if u.error]
+    parts += _troubles(status.units)
     return Group(*parts)
 
 
@@ -225,7 +225,7 @@ def progress_view(progress: Progress, *, title: str) -> RenderableType:
     for channel in lost:
         text = f"channel {channel.channel}: {channel.dropped} rows dropped, {channel.lost} lost"
         parts.append(Text(text, style="yellow"))
-    parts += [Text(f"{unit.unit}: {unit.error}", style="red") for unit in progress.units if unit.error]
+    parts += _troubles(progress.units)
     return Group(*parts)
 
 
@@ -254,6 +254,12 @@ def _unit_table(units: Iterable[UnitProgress]) -> Table:
             f"{unit.late_rows:,}",
         )
     return table
+
+
+def _troubles(units: Sequence[UnitProgress]) -> Iterator[Text]:
+    """Show why units have failed, and the services that others wait for."""
+    yield from (Text(f"{unit.unit} waits: {unit.waits}", style="yellow") for unit in units if unit.waits)
+    yield from (Text(f"{unit.unit}: {unit.error}", style="red") for unit in units if unit.error)
 
 
 def _idle(units: Iterable[UnitProgress]) -> Iterator[Text]:
