@@ -33,6 +33,8 @@ RESERVED: Mapping[str, str] = {
             "spark.connect.grpc.binding.address",
             "spark.connect.grpc.binding.port",
             "spark.connect.authenticate.token",
+            "spark.python.unix.domain.socket.dir",
+            "spark.python.unix.domain.socket.enabled",
         ),
         "leave it out: Headwater chooses the address and the token of its own connection",
     ),

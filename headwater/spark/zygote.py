@@ -54,6 +54,7 @@ PRELOADED = (
     "headwater.query.writer",
 )
 _MOST = 1 << 22  # bytes of a request
+_SERVER = "SPARK_CONNECT_LOCAL_URL"
 IDLE = 60.0
 """Seconds after which a daemon without workers ends."""
 _LONG = 0.005
@@ -273,11 +274,20 @@ def _run(argv: list[str], env: dict[str, str], cwd: str) -> None:
     added = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p not in sys.path]
     sys.path[:1] = [cwd, *added]
     sys.argv = [argv[1], *argv[2:]]
+    if _SERVER in env:
+        _hide(env[_SERVER])
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()  # a fork would draw its siblings' numbers
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
     runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+
+
+def _hide(secret: str) -> None:
+    """Leave a text out of this process's output: workers of for_each_batch print the server's address and token."""
+    for stream in (sys.stdout, sys.stderr):
+        write = stream.write
+        stream.write = lambda text, write=write: write(text.replace(secret, "the server"))  # type: ignore[method-assign]
 
 
 def preload() -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -79,8 +80,11 @@ def told(port: int) -> bytes:
     return exchange(port, struct.pack(">q", 8 + len(frame)) + frame)
 
 
-def test_a_stranger_on_the_machine_is_refused_by_every_port(endpoint: LocalEndpoint) -> None:
-    endpoint.session().range(10).count()
+def test_a_stranger_on_the_machine_is_refused_by_every_port(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    session = endpoint.session()
+    source: Any = session.readStream.name("rate").format("rate").load()
+    writer = source.writeStream.foreachBatch(lambda rows, number: None).trigger(once=True)
+    writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
     ports = listening(endpoint.processes)
     assert all(map(is_loopback, ports.values())) and endpoint.port in ports
     of_server = ports.keys() - {endpoint.port}
