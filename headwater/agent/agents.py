@@ -47,7 +47,7 @@ STARTING = "starting.pid"
 START_SECONDS = 30.0
 STOP_SECONDS = 60.0
 
-_OWN = ("zones", "state", "starters", "token", "headwater.db", "headwater.db-wal", "headwater.db-shm")
+_OWN = ("zones", "state", "starters", "token", "tls", "headwater.db", "headwater.db-wal", "headwater.db-shm")
 """Headwater's own files below the directory of this machine's agents."""
 
 Ask = Callable[[str, Mapping[str, Any], float], Any]

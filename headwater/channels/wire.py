@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from headwater.channels.credential import TOKEN_ENV, Grant, ZoneCredential
-from headwater.channels.tls import LOOK_SECONDS, answers_with_tls, verify
 from headwater.core import errors
 from headwater.core.address import TLS, Address
 from headwater.core.errors import ChannelError, Denied, DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
+from headwater.tls.verify import LOOK_SECONDS, answers_with_tls, verify
 
 PROTOCOL = 4
 """Version of the requests between controllers and agents; both sides need the same."""

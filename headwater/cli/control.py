@@ -14,7 +14,7 @@ from headwater.cli import place as placing
 from headwater.cli.bars import Bar
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
-from headwater.cli.serve import Listen, TrustHttp, served
+from headwater.cli.serve import Listen, Tls, TlsCertificate, TlsKey, TlsOptions, TrustHttp, served
 from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
@@ -206,6 +206,9 @@ def up(
             show_default="nowhere",
         ),
     ] = None,
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls: Tls = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print messages as JSON on standard output, one object per line.")
     ] = False,
@@ -219,6 +222,9 @@ def up(
 
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are in trial mode: reachable
     from this machine only, with all rights, by the printed link and the token in ~/.headwater/web-token.
+
+    REST API, dashboard and metrics speak TLS where other machines reach them, by default with a certificate that is
+    made in the home's directory `tls`.
     """
     from headwater.app import deployments
     from headwater.continuum.model import Continuum
@@ -231,7 +237,7 @@ def up(
         *(("--quick",) if quick else ()),
         *(("--packages", ",".join(spark.packages)) if spark.packages else ()),
         *(text for key, value in spark.conf for text in ("--conf", f"{key}={value}")),
-        *(text for file in _files_of(store) for text in ("--keep-from", file)),
+        *(text for file in (*_files_of(store), *_key_of(tls_key)) for text in ("--keep-from", file)),
     )
     stop = stopped_by_signals()
 
@@ -241,7 +247,8 @@ def up(
         else:
             say(text)
 
-    with served(listen, metrics, store, home, say=tell, trust_code=trust_code, zones=zones):
+    secured = TlsOptions(tls, tls_cert, tls_key)
+    with served(listen, metrics, store, home, say=tell, trust_code=trust_code, zones=zones, tls=secured):
         deployments.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
     tell("stopped; all units keep running")
 
@@ -252,6 +259,11 @@ def _files_of(store: str | None) -> tuple[str, ...]:
         return ()
     path = str(Path(store).absolute())
     return (path, f"{path}-wal", f"{path}-shm", f"{path}-journal")
+
+
+def _key_of(file: Path | None) -> tuple[str, ...]:
+    """Return the path of a certificate's key, where there is one."""
+    return (str(file.absolute()),) if file is not None else ()
 
 
 def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:

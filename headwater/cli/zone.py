@@ -16,6 +16,7 @@ import typer
 from headwater.cli import complete
 from headwater.cli.control import Conf, Packages
 from headwater.cli.out import print_line
+from headwater.cli.serve import Tls, TlsCertificate, TlsKey
 from headwater.cli.signals import STOPS, SignalEvent, on_signals
 from headwater.core.errors import DeploymentError
 
@@ -67,18 +68,9 @@ def zone(
     ],
     directory: Annotated[Path, typer.Option("--dir", help="Directory of all its data.", show_default=False)],
     listen: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:7070",
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate (PEM) of an authority that its clients trust.", show_default=False)
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).", show_default=False)] = None,
-    tls: Annotated[
-        bool | None,
-        typer.Option(
-            "--tls/--insecure",
-            help="TLS also on loopback; or clear text also where other machines reach it.",
-            show_default="TLS, but not on loopback",
-        ),
-    ] = None,
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls: Tls = None,
     cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="the host's n_cpu")] = None,
     memory: Annotated[str | None, typer.Option(help="Heap of Spark.", show_default="half the host's memory")] = None,
     packages: Packages = "",
@@ -145,13 +137,13 @@ def zone(
     from headwater.agent.agent import Agent
     from headwater.channels.credential import own_credential
     from headwater.channels.logserver import LogServer
-    from headwater.channels.tls import listener_tls, listening_text
     from headwater.continuum.sparksettings import SparkSettings
     from headwater.core.address import PLAIN, TLS, is_loopback
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
     from headwater.disk.durable import write_atomically
     from headwater.disk.settings import ChannelSettings, UnitSettings
     from headwater.spark.sparks import Sparks
+    from headwater.tls.listener import clear_text_warning, listener_tls
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     directory = directory.resolve()
@@ -191,9 +183,9 @@ def zone(
         server = LogServer(listen, credential=credential, find=agent.find_log, actions=agent.actions(), tls=pair)
         scheme = TLS if secured else "" if is_loopback(host) else PLAIN
         address = f"{scheme}{host}:{server.port}"
-        protection = listening_text(address, secured)
-        if scheme == PLAIN:
-            logging.warning("this agent listens at %s%s", address, protection)
+        warning = clear_text_warning(host) if secured is None else None
+        if warning:
+            logging.warning("this agent listens at %s %s", address, warning)
         agent.begin()
         record = {
             "node": name,
@@ -205,7 +197,7 @@ def zone(
         if as_json:
             print_line(record)
         else:
-            typer.echo(f"{name} listens at {address}{protection}")
+            typer.echo(f"{name} listens at {address}{f', certificate {secured.fingerprint}' if secured else ''}")
         done = SignalEvent()
         how: list[int] = []
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     from headwater.continuum.model import Zone
+    from headwater.tls.listener import ListenerTls
 
 FIRST = 1.0
 """Seconds until it starts again after its first end; each further end doubles them."""
@@ -42,7 +43,9 @@ class ServerSettings:
     home: Path
     host: str = ""
     listening: int | None = None
+    tls: ListenerTls | None = None
     metrics: int | None = None
+    metrics_tls: ListenerTls | None = None
     trust_code: bool = False
     zones: tuple[Zone, ...] = ()
 
@@ -146,7 +149,8 @@ def main() -> None:
         threads = []
         if settings.metrics is not None:
             listening = socket.socket(fileno=settings.metrics)
-            threads.append(stack.enter_context(prometheus.serving_at(listening, settings.store_url)))
+            metrics = prometheus.serving_at(listening, settings.store_url, settings.metrics_tls)
+            threads.append(stack.enter_context(metrics))
         if settings.listening is not None:
             from headwater.web.server import serving_at
 
@@ -155,6 +159,7 @@ def main() -> None:
                 settings.store_url,
                 settings.host,
                 home=settings.home,
+                tls=settings.tls,
                 trust_code=settings.trust_code,
                 zones=settings.zones,
             )

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import trustme
 
-from headwater.channels.certificate import own_certificate
 from headwater.channels.credential import SiteSecret
 from headwater.channels.logserver import LogServer
-from headwater.channels.tls import ListenerTls, listener_tls
 from headwater.channels.wire import Credentials, Wire
 from headwater.core.address import TLS
 from headwater.core.errors import DeploymentError, Unavailable
+from headwater.tls.certificate import own_certificate
+from headwater.tls.listener import ListenerTls, listener_tls
 from tests.conftest import SITE, ZONE
 
 ORDER = Credentials(ZONE.order_token, node=ZONE)

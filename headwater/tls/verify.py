@@ -1,4 +1,4 @@
-"""Verify a server before anything secret is sent to it, and choose the certificate of a listener.
+"""Verify a server before anything secret is sent to it.
 
 A server is verified in one of three ways: by the fingerprint in its address; by the proof in its certificate, which
 only a holder of the agent's credential can make; or by a certificate authority.
@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwater.channels.certificate import OWN_NAME, fingerprint_of, name_in, own_certificate, proofs_in
-from headwater.channels.credential import ZoneCredential
-from headwater.core.address import PLAIN, Address, is_loopback, needs_tls
+from headwater.core.address import PLAIN, Address
 from headwater.core.errors import DeploymentError, Unavailable
+from headwater.tls.certificate import OWN_NAME, NodeCredential, fingerprint_of, name_in, proofs_in
 
 LOOK_SECONDS = 10.0
 """Timeout in seconds of the handshake in which a server is verified."""
@@ -40,7 +39,7 @@ def verify(
     address: Address,
     *,
     node: str,
-    credential: ZoneCredential | None = None,
+    credential: NodeCredential | None = None,
     ca: Path | None = None,
     seconds: float = LOOK_SECONDS,
 ) -> Verified:
@@ -151,84 +150,3 @@ def _connected(address: Address, context: ssl.SSLContext, seconds: float) -> Ite
         context.wrap_socket(connection, server_hostname=address.host) as secured,
     ):
         yield secured
-
-
-# ---------------------------------------------------------------- listeners
-
-
-@dataclass(frozen=True)
-class ListenerTls:
-    """The TLS of a listener: the files of certificate and key, the fingerprint, and whether it was made here."""
-
-    certificate: Path
-    key: Path
-    fingerprint: str
-    own: bool
-
-    @property
-    def pair(self) -> tuple[str, str]:
-        """The PEM texts of certificate and key."""
-        return self.certificate.read_text(), self.key.read_text()
-
-
-def listener_tls(
-    host: str,
-    directory: Path,
-    *,
-    asked: bool | None,
-    certificate: Path | None = None,
-    key: Path | None = None,
-    credential: ZoneCredential | None = None,
-) -> ListenerTls | None:
-    """Choose the TLS of a listener at a host; None: clear text.
-
-    ``asked``: of the options --tls and --insecure; ``certificate``, ``key``: of the user. Without them, those in
-    ``directory`` are used, which are made at the first use.
-    """
-    if (certificate is None) != (key is None):
-        raise DeploymentError("one of them is missing", where="--tls-cert, --tls-key", hint="give both, or none")
-    if certificate is not None and key is not None:
-        if asked is False:
-            raise DeploymentError("there is a certificate", where="--insecure", hint="leave out one of the options")
-        return ListenerTls(certificate, key, _fingerprint_in(certificate, key), own=False)
-    if not needs_tls(host, asked):
-        return None
-    own = own_certificate(directory, names=_names(host), credential=credential)
-    return ListenerTls(own.public, own.file, own.fingerprint, own=True)
-
-
-def _fingerprint_in(certificate: Path, key: Path) -> str:
-    """Return the fingerprint of a user's certificate; raise DeploymentError where it cannot be used with its key."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
-        begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-        first = certificate.read_text().partition(begin)[2].partition(end)[0]
-        return fingerprint_of(ssl.PEM_cert_to_DER_cert(begin + first + end))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-        raise DeploymentError(
-            f"they cannot be used: {reason}",
-            where=f"--tls-cert {certificate}, --tls-key {key}",
-            hint="give a PEM file with the certificate and those that signed it, and one with its key, without a "
-            "passphrase",
-        ) from error
-
-
-def _names(host: str) -> tuple[str, ...]:
-    """Return the names under which clients may ask for a listener."""
-    bare = host.strip("[]")
-    return (bare,) if bare not in ("", "0.0.0.0", "::") else (socket.gethostname(),)
-
-
-def listening_text(address: str, tls: ListenerTls | None) -> str:
-    """Describe the protection of an agent's listener, for its output.
-
-    >>> listening_text("127.0.0.1:7070", None)
-    ''
-    """
-    if tls is not None:
-        return f", certificate {tls.fingerprint}"
-    return "" if is_loopback(Address.parse(address).host) else CLEAR_TEXT
-
-
-CLEAR_TEXT = ", in clear text (--insecure): whoever reads the network reads its rows and tokens, and may use them"

@@ -10,13 +10,12 @@ import hashlib
 import ipaddress
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from headwater.channels.credential import ZoneCredential
 from headwater.core.address import fingerprint_form
 from headwater.core.errors import DeploymentError
 from headwater.disk.durable import write_atomically
@@ -32,6 +31,18 @@ _PROOFS = "2.25.150284417329850416352418970112645803377"
 """Identifier of the extension with the proofs; arc 2.25 holds numbers that anyone may draw."""
 # They are trusted by their fingerprint, on machines whose clocks may be wrong: their dates must refuse nobody.
 _FROM, _UNTIL = datetime(1970, 1, 1), datetime(9999, 12, 31, 23, 59, 59)
+
+
+class NodeCredential(Protocol):
+    """The credential of an agent, as far as certificates need it."""
+
+    def proofs(self, purpose: str, content: str) -> tuple[str, ...]:
+        """Return proofs that a holder of this credential states a content."""
+        ...
+
+    def proves(self, purpose: str, content: str, proofs: Iterable[str]) -> bool:
+        """Return whether one of the proofs is by a holder of this credential."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ def fingerprint_of(der: bytes) -> str:
 
 
 def own_certificate(
-    directory: Path, *, names: Sequence[str] = (), credential: ZoneCredential | None = None
+    directory: Path, *, names: Sequence[str] = (), credential: NodeCredential | None = None
 ) -> Certificate:
     """Return the certificate in a directory; make key and certificate at the first use.
 
@@ -121,7 +132,7 @@ def _key_in(file: Path) -> EllipticCurvePrivateKey:
     return key
 
 
-def _serves(found: Certificate, names: Sequence[str], credential: ZoneCredential | None) -> bool:
+def _serves(found: Certificate, names: Sequence[str], credential: NodeCredential | None) -> bool:
     """Return whether a stored certificate has these names, and the proofs of this credential alone."""
     from cryptography import x509
 
@@ -137,7 +148,7 @@ def _serves(found: Certificate, names: Sequence[str], credential: ZoneCredential
 
 
 def _issued(
-    key: EllipticCurvePrivateKey | None, names: Sequence[str], credential: ZoneCredential | None
+    key: EllipticCurvePrivateKey | None, names: Sequence[str], credential: NodeCredential | None
 ) -> tuple[str, str]:
     """Return the PEM texts of a key and of a certificate signed by itself."""
     from cryptography import x509
