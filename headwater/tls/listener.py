@@ -49,7 +49,9 @@ def listener_tls(
         return ListenerTls(certificate, key, _fingerprint_in(certificate, key), own=False)
     if not needs_tls(host, asked):
         return None
-    own = own_certificate(directory, names=_names(host), credential=credential)
+    # Clients of an agent pin its certificate: another address of it must not change the fingerprint.
+    names = () if credential is not None else _names(host)
+    own = own_certificate(directory, names=names, credential=credential)
     return ListenerTls(own.public, own.file, own.fingerprint, own=True)
 
 

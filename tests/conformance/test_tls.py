@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +17,12 @@ from typing import Any
 import pytest
 import trustme
 
-from headwater.channels.credential import SiteSecret
+from headwater.agent.agents import Agents
+from headwater.channels.credential import TOKEN_ENV, SiteSecret
 from headwater.channels.logserver import LogServer
 from headwater.channels.wire import Credentials, Wire
-from headwater.core.address import TLS
+from headwater.continuum.model import Node
+from headwater.core.address import PLAIN, TLS
 from headwater.core.errors import DeploymentError, Unavailable
 from headwater.tls.certificate import own_certificate
 from headwater.tls.listener import ListenerTls, listener_tls
@@ -263,3 +268,44 @@ def test_a_connection_verifies_again_after_the_server_has_changed(tmp_path: Path
             reader.ask("hello", {})
     controller.close()
     reader.close()
+
+
+@contextlib.contextmanager
+def agent(directory: Path, *options: str) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Run the agent of E1 where other machines reach it; yield its record and its log."""
+    log = directory / "agent.log"
+    command = [sys.executable, "-m", "headwater", "zone", "E1", "--dir", str(directory / "E1"), "--json"]
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [*command, "--listen", "0.0.0.0:0", *options],
+            env={**os.environ, TOKEN_ENV: ZONE.text},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline()), log
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_an_agent_speaks_tls_by_default_where_other_machines_reach_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_ENV, ",".join(SITE.secrets))
+    with agent(tmp_path) as (record, log):
+        place = record["address"].replace("0.0.0.0", "127.0.0.1")
+        assert place.startswith(TLS) and record["certificate"] == own(tmp_path / "E1" / "tls").fingerprint
+        reached = Agents(tmp_path / "home").open(Node("E1", "E1", (), at=place))
+        assert reached.hello()["node"] == "E1"
+        with pytest.raises(Unavailable, match="speaks TLS"):
+            Agents(tmp_path / "home").open(Node("E1", "E1", (), at=place.removeprefix(TLS)))
+        assert "clear text" not in log.read_text()
+    with agent(tmp_path, "--insecure") as (record, log):
+        place = record["address"].replace("0.0.0.0", "127.0.0.1")
+        assert place.startswith(PLAIN) and record["certificate"] is None
+        assert "in clear text (--insecure): whoever reads the network" in log.read_text()
+        assert Agents(tmp_path / "home").open(Node("E1", "E1", (), at=place)).hello()["node"] == "E1"
+        with pytest.raises(Unavailable, match="speaks no TLS"):
+            Agents(tmp_path / "home").open(Node("E1", "E1", (), at=place.replace(PLAIN, TLS)))
