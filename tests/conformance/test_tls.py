@@ -190,9 +190,11 @@ def test_a_server_without_tls_is_refused() -> None:
 def test_a_client_without_tls_is_told_so(tmp_path: Path) -> None:
     with (
         serving(own(tmp_path)) as port,
-        pytest.raises(Unavailable, match=rf"(?s)speaks TLS.*write grpc\+tls://127.0.0.1:{port}"),
+        overheard(port) as between,
+        pytest.raises(Unavailable, match=rf"(?s)speaks TLS.*write grpc\+tls://127.0.0.1:{between.port}"),
     ):
-        said(f"127.0.0.1:{port}")
+        said(f"127.0.0.1:{between.port}")
+    assert between.heard and ZONE.order_token.encode() not in between.heard
 
 
 def test_authorities_verify_certificates_of_users(tmp_path: Path) -> None:
