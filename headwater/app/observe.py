@@ -539,6 +539,7 @@ def _status(one: _Known, read: _Read, controller: str | None) -> Status:
         links=one.progress.links,
         channels=one.progress.channels,
         hosts=one.progress.hosts,
+        clear_text=one.plan.continuum.clear_text if one.plan is not None else (),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,7 +14,16 @@ from headwater.cli import place as placing
 from headwater.cli.bars import Bar
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
-from headwater.cli.serve import ComputeLimit, Listen, TrustHttp, served
+from headwater.cli.serve import (
+    ComputeLimit,
+    Listen,
+    Tls,
+    TlsCertificate,
+    TlsKey,
+    TlsOptions,
+    TrustHttp,
+    served,
+)
 from headwater.cli.signals import stopped_by_signals
 from headwater.cli.sparkoptions import Conf, ConfFile, Packages, spark_settings, write_settings
 
@@ -202,6 +211,9 @@ def up(
             show_default="nowhere",
         ),
     ] = None,
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls: Tls = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print messages as JSON on standard output, one object per line.")
     ] = False,
@@ -215,6 +227,9 @@ def up(
 
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are in trial mode: reachable
     from this machine only, with all rights, by the printed link and the token in ~/.headwater/web-token.
+
+    REST API, dashboard and metrics speak TLS where other machines reach them, by default with a certificate that is
+    made in the home's directory `tls`.
     """
     from headwater.agent.agents import SETTINGS
     from headwater.app import deployments
@@ -230,7 +245,7 @@ def up(
         *(("--quick",) if quick else ()),
         *(("--packages", ",".join(spark.packages)) if spark.packages else ()),
         *(("--conf-file", str((home / SETTINGS).absolute())) if spark.conf else ()),
-        *(text for file in _files_of(store) for text in ("--keep-from", file)),
+        *(text for file in (*_files_of(store), *_key_of(tls_key)) for text in ("--keep-from", file)),
     )
     limit = None if compute_limit == "none" else parse_duration(compute_limit)
     if limit == 0:
@@ -243,7 +258,9 @@ def up(
         else:
             say(text)
 
-    with served(listen, metrics, store, home, say=tell, trust_code=trust_code, zones=zones, compute_limit=limit):
+    secured = TlsOptions(tls, tls_cert, tls_key)
+    serving: dict[str, Any] = {"trust_code": trust_code, "zones": zones, "tls": secured, "compute_limit": limit}
+    with served(listen, metrics, store, home, say=tell, **serving):
         deployments.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
     tell("stopped; all units keep running")
 
@@ -254,6 +271,11 @@ def _files_of(store: str | None) -> tuple[str, ...]:
         return ()
     path = str(Path(store).absolute())
     return (path, f"{path}-wal", f"{path}-shm", f"{path}-journal")
+
+
+def _key_of(file: Path | None) -> tuple[str, ...]:
+    """Return the path of a certificate's key, where there is one."""
+    return (str(file.absolute()),) if file is not None else ()
 
 
 def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:

@@ -165,6 +165,8 @@ def status_view(status: Status) -> RenderableType:
         parts.append(Text(f"  {status.message}", style="yellow"))
     if status.controller is None:
         parts.append(Text("  no controller acts on the store: start one with `headwater up`", style="yellow"))
+    if status.clear_text:
+        parts.append(Text(f"  in clear text, without TLS: {', '.join(status.clear_text)}", style="yellow"))
     parts += _slo_lines(status)
     if status.units:
         parts.append(_unit_table(status.units))

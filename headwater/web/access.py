@@ -22,8 +22,6 @@ from headwater.core.errors import Denied, DeploymentError, HeadwaterError
 
 MOST = 200
 """Maximum length of a token; longer ones are refused."""
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-"""Listening hosts that other machines cannot reach."""
 
 TRIAL_FILE = "HEADWATER_TRIAL_TOKEN_FILE"
 """The environment variable with the path of the trial mode's token, in place of ``~/.headwater/web-token``."""

@@ -25,6 +25,7 @@ from headwater.core.environment import hide_environment
 
 if TYPE_CHECKING:
     from headwater.continuum.model import Zone
+    from headwater.tls.listener import ListenerTls
 
 FIRST = 1.0
 """Seconds until it starts again after its first end; each further end doubles them."""
@@ -44,7 +45,9 @@ class ServerSettings:
     home: Path
     host: str = ""
     listening: int | None = None
+    tls: ListenerTls | None = None
     metrics: int | None = None
+    metrics_tls: ListenerTls | None = None
     trust_code: bool = False
     zones: tuple[Zone, ...] = ()
     compute_limit: float | None = None
@@ -150,7 +153,8 @@ def main() -> None:
         threads = []
         if settings.metrics is not None:
             listening = socket.socket(fileno=settings.metrics)
-            threads.append(stack.enter_context(prometheus.serving_at(listening, settings.store_url)))
+            metrics = prometheus.serving_at(listening, settings.store_url, settings.metrics_tls)
+            threads.append(stack.enter_context(metrics))
         if settings.listening is not None:
             from headwater.web.server import serving_at
 
@@ -159,6 +163,7 @@ def main() -> None:
                 settings.store_url,
                 settings.host,
                 home=settings.home,
+                tls=settings.tls,
                 trust_code=settings.trust_code,
                 zones=settings.zones,
                 compute_limit=settings.compute_limit,

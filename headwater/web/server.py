@@ -17,8 +17,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import headwater
 from headwater.continuum.model import Zone
 from headwater.control.tables import HOME
+from headwater.core.address import is_loopback
+from headwater.tls.listener import ListenerTls, listener_tls
 from headwater.web import problems
-from headwater.web.access import LOOPBACK, Access
+from headwater.web.access import Access
 from headwater.web.api import about, changes, decisions, deployments, events, pools, worlds, zones
 from headwater.web.api.dependencies import Served, known_query
 from headwater.web.computing import Computing
@@ -107,6 +109,7 @@ def serving(
     port: int,
     *,
     home: Path = HOME,
+    tls: bool | None = None,
     say: Callable[[str], None] = lambda text: None,
     trust_code: bool = False,
     zones: Iterable[Zone] = (),
@@ -114,16 +117,17 @@ def serving(
 ) -> Iterator[str]:
     """Serve a store's API and dashboard in a thread of this process, and return the URL; port 0 takes a free one.
 
-    Where the port is taken, the next ones are tried. Raises DeploymentError where none is free, or where other machines
-    could reach a server in trial mode.
+    ``tls``: None: outside of loopback; with the certificate in ``home``. Where the port is taken, the next ones are
+    tried. Raises DeploymentError where none is free, or where other machines could reach a server in trial mode.
     """
-    Access(store_url, loopback=host in LOOPBACK).check()
+    Access(store_url, loopback=is_loopback(host)).check()
+    secured = listener_tls(host, home / "tls", asked=tls)
     listening = listen(host, port, tries=TRIES)
-    url = url_of(listening, host)
+    url = url_of(listening, host, tls=secured is not None)
     if port and not url.endswith(f":{port}"):
         say(f"port {port} is taken: listening at {url.rpartition(':')[2]}")
     options: dict[str, Any] = {"trust_code": trust_code, "zones": zones, "compute_limit": compute_limit}
-    with serving_at(listening, store_url, host, home=home, **options):
+    with serving_at(listening, store_url, host, home=home, tls=secured, **options):
         yield url
 
 
@@ -134,6 +138,7 @@ def serving_at(
     host: str,
     *,
     home: Path,
+    tls: ListenerTls | None = None,
     trust_code: bool = False,
     zones: Iterable[Zone] = (),
     compute_limit: float | None = None,
@@ -144,7 +149,7 @@ def serving_at(
     """
     served = Served(
         store_url=store_url,
-        access=Access(store_url, loopback=host in LOOPBACK),
+        access=Access(store_url, loopback=is_loopback(host)),
         home=home,
         trust_code=trust_code,
         zones=tuple(zones),
@@ -154,6 +159,6 @@ def serving_at(
     app = with_dashboard(make_app(served), served)
     with (
         closing(served.computing),
-        running(app, listening, option="--listen", ends=served.ends.set, ws_max_size=MAX_BODY) as thread,
+        running(app, listening, option="--listen", tls=tls, ends=served.ends.set, ws_max_size=MAX_BODY) as thread,
     ):
         yield thread

@@ -346,6 +346,9 @@ def test_zones_at_addresses_of_their_own_are_not_taken(tmp_path: Path) -> None:
         known = Continuum.from_text(strange).zones
         with serving(None, "127.0.0.1", 0, zones=known) as knowing, Client(knowing) as other:
             assert other.ask("/plans", body, 200)["units"]
+            # A known address in clear text would send the agent's token over the network.
+            body["continuum"] = strange.replace("grpc+tls://", "grpc+tcp://")
+            assert "grpc+tcp://evil.example" in other.ask("/plans", body, 403)["detail"]
 
 
 @pytest.mark.parametrize("settings", ["packages: ['evil:jar:1']", "conf: {spark.jars: /evil.jar}"])
