@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headwater.cli import complete
+from headwater.cli import bounds, complete
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
 from headwater.cli.out import Json, print_json, print_line, say
@@ -55,11 +55,17 @@ Reset = Annotated[
 Canary = Annotated[
     str | None,
     typer.Option(
-        "--canary", help="Change zone by zone, and watch each for this time, such as 60s.", show_default=False
+        "--canary",
+        parser=bounds.CANARY,
+        help="Change zone by zone, and watch each for this time, such as 60s.",
+        show_default=False,
     ),
 ]
 Factor = Annotated[
-    float, typer.Option("--factor", help="Allowed growth of the shares of dead letters and late rows.", min=0)
+    float,
+    typer.Option(
+        "--factor", help="Allowed growth of the shares of dead letters and late rows, 0 to 1000000.", parser=bounds.LOAD
+    ),
 ]
 Packages = Annotated[
     str, typer.Option("--packages", help="Maven coordinates for Spark, separated by commas.", show_default=False)
@@ -311,7 +317,7 @@ def canary_of(text: str | None, factor: float) -> CanarySettings | None:
     from headwater.core.quantity import parse_duration
     from headwater.plan.steps import CanarySettings
 
-    return CanarySettings(seconds=parse_duration(text), factor=factor) if text else None
+    return CanarySettings(seconds=parse_duration(text), factor=factor) if text is not None else None
 
 
 def former_output(append: bool, overwrite: bool) -> FormerOutputChoice:

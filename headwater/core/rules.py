@@ -17,11 +17,20 @@ from itertools import islice
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from headwater.core.errors import HeadwaterError
-from headwater.core.quantity import QuantityError, parse_duration, parse_interval
+from headwater.core.quantity import (
+    MOST_SECONDS,
+    QuantityError,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_interval,
+    parse_size,
+)
 from headwater.core.text import cut, shown_value
 
 MICROSECOND = 1e-6
 """Spark's times are whole microseconds: shorter spans are no time at all."""
+MILLISECOND = 1e-3
 MOST_TEXT = 65_536
 """Characters of a text: those of the longest SQL expression that is read."""
 MOST_LINE = 4_096
@@ -164,9 +173,11 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")
 
 @dataclass(frozen=True)
 class Span(Rule):
-    """Durations as text, from ``least`` seconds to a thousand years."""
+    """Durations as text, of ``least`` to ``most`` seconds; those below ``unit`` are only accepted if they are zero."""
 
     least: float = MICROSECOND
+    most: float = MOST_SECONDS
+    unit: float = MICROSECOND
 
     def seconds(self, value: Any, name: str) -> float:
         """Return a duration in seconds; raise Refused."""
@@ -174,16 +185,39 @@ class Span(Rule):
             found = parse_duration(value)
         except (QuantityError, TypeError) as error:
             raise Refused(f"{name} is not a duration: {shown_value(value)}", hint=_hint_of(error)) from error
-        if found < self.least or 0 < found < MICROSECOND:
-            zero = ", or '0 seconds'" if self.least < MICROSECOND else ""
+        if found < self.least or 0 < found < self.unit:
+            zero = ", or '0 seconds'" if self.least < self.unit else ""
+            least = format_duration(max(self.least, self.unit)).replace("1us", "a microsecond")
             raise Refused(
                 f"{name} is too short: {shown_value(value)}",
-                hint=f"write it as '5 minutes': at least a microsecond{zero}",
+                hint=f"write it as '5 minutes': at least {least}{zero}",
+            )
+        if found > self.most:
+            raise Refused(
+                f"{name} is too long: {shown_value(value)}", hint=f"write at most {format_duration(self.most)}"
             )
         return found
 
     def check(self, value: Any, name: str) -> str:
         self.seconds(value, name)
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Size(Rule):
+    """Sizes as text, of at least ``least`` bytes."""
+
+    least: int = 0
+
+    def check(self, value: Any, name: str) -> str:
+        try:
+            found = parse_size(value)
+        except QuantityError as error:
+            raise Refused(error.what, hint=error.hint) from error
+        if found < self.least:
+            raise Refused(
+                f"{name} is too small: {shown_value(value)}", hint=f"write at least {format_size(self.least)}"
+            )
         return str(value)
 
 

@@ -361,6 +361,12 @@ def test_the_json_form_has_the_same_bounds() -> None:
             read(**entry)
 
 
+def test_numbers_are_finite_also_without_bounds() -> None:
+    assert [Number().takes(n) for n in (1, 1.5, 1e308, math.inf, -math.inf, math.nan, 10**400, True, "1")] == [
+        True
+    ] * 3 + [False] * 6
+
+
 def test_numbers_of_numpy_become_numbers() -> None:
     rows = stream().count_window(np.int64(3), order_by="ts").agg(n="count(*)")
     found: Any = rows.operator
