@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headwater.cli import complete
+from headwater.cli import bounds, complete
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
 from headwater.cli.out import Json, print_json, print_line, say
@@ -65,11 +65,17 @@ Reset = Annotated[
 Canary = Annotated[
     str | None,
     typer.Option(
-        "--canary", help="Change zone by zone, and watch each for this time, such as 60s.", show_default=False
+        "--canary",
+        parser=bounds.CANARY,
+        help="Change zone by zone, and watch each for this time, such as 60s.",
+        show_default=False,
     ),
 ]
 Factor = Annotated[
-    float, typer.Option("--factor", help="Allowed growth of the shares of dead letters and late rows.", min=0)
+    float,
+    typer.Option(
+        "--factor", help="Allowed growth of the shares of dead letters and late rows, 0 to 1000000.", parser=bounds.LOAD
+    ),
 ]
 Append = Annotated[bool, typer.Option("--append", help="Where sinks hold output of other runs, write after it.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Where sinks hold output of other runs, first remove it.")]
@@ -335,7 +341,7 @@ def canary_of(text: str | None, factor: float) -> CanarySettings | None:
     from headwater.core.quantity import parse_duration
     from headwater.plan.steps import CanarySettings
 
-    return CanarySettings(seconds=parse_duration(text), factor=factor) if text else None
+    return CanarySettings(seconds=parse_duration(text), factor=factor) if text is not None else None
 
 
 def former_output(append: bool, overwrite: bool) -> FormerOutputChoice:

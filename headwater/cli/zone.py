@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli import complete
+from headwater.cli import bounds, complete
 from headwater.cli.out import print_line
 from headwater.cli.serve import Tls, TlsCertificate, TlsKey
 from headwater.cli.signals import STOPS, SignalEvent, on_signals
@@ -71,7 +71,10 @@ def zone(
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls: Tls = None,
-    cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="the host's n_cpu")] = None,
+    cores: Annotated[
+        int | None,
+        typer.Option(help="Cores for Spark, 1 to 4096.", parser=bounds.CORES, show_default="the host's n_cpu"),
+    ] = None,
     memory: Annotated[str | None, typer.Option(help="Heap of Spark.", show_default="half the host's memory")] = None,
     packages: Packages = "",
     conf: Conf = None,
@@ -79,8 +82,12 @@ def zone(
     quick: Annotated[
         bool, typer.Option("--quick", help="Start Spark with less processor time; lower throughput later.")
     ] = False,
-    trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "500 milliseconds",
-    max_buffer: Annotated[str, typer.Option(help="Largest size of one channel on disk.")] = "1GiB",
+    trigger: Annotated[
+        str, typer.Option(help="Time between two batches, 0s to 24h.", parser=bounds.trigger)
+    ] = "500 milliseconds",
+    max_buffer: Annotated[
+        str, typer.Option(help="Largest size of one channel on disk, from 4KiB.", parser=bounds.MAX_BUFFER)
+    ] = "1GiB",
     when_full: Annotated[WhenFull, typer.Option(help="What to do when a channel is full.")] = WhenFull.block,
     delivery: Annotated[
         Delivery, typer.Option(help="Delivery of the channels it writes; at least once is faster.")
@@ -102,7 +109,11 @@ def zone(
         ),
     ] = None,
     idle: Annotated[
-        str, typer.Option(help="Time without units after which its Spark ends; the next unit starts it again.")
+        str,
+        typer.Option(
+            help="Time without units after which its Spark ends; the next unit starts it again.",
+            parser=bounds.IDLE,
+        ),
     ] = "5min",
     allow_read: AllowRead = None,
     allow_write: AllowWrite = None,
@@ -160,7 +171,6 @@ def zone(
         settings=spark_settings(packages, conf, conf_file),
         secrets=permissions.secrets,
     )
-    parse_duration(trigger)
     channel = ChannelSettings(max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value)
     settings = UnitSettings(trigger=trigger, channel=channel, state_store=state_store)
     if stand_in and offer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal as Choice
 
 from headwater.core.errors import DataflowError
+from headwater.core.text import shown
 from headwater.sql import special
 from headwater.sql.arithmetic import binary_type, require_comparable, require_condition
 from headwater.sql.coercion import (
@@ -148,12 +149,12 @@ class Inference:
         dotted = self._schema.find(name)
         if dotted is not None:
             return DataflowError(
-                f"there is no column {node.parts[0]!r}",
+                f"there is no column {shown(node.parts[0])}",
                 hint=f"the dot is part of the name: write {quoted(dotted.name)}",
             )
         variables = tuple(declared for scope in self._scopes for declared, _ in scope.values())
         hint = suggest(node.parts[0], (*variables, *self._schema.names))
-        return DataflowError(f"there is no column {node.parts[0]!r}", hint=f"{hint}; text goes in single quotes")
+        return DataflowError(f"there is no column {shown(node.parts[0])}", hint=f"{hint}; text goes in single quotes")
 
     def _field(self, value: Typed, name: str) -> tuple[DataType, str]:
         """Return type and declared name of a struct's field, an array of structs' field or a map's value."""
