@@ -53,6 +53,7 @@ RESERVED: Mapping[str, str] = {
             "spark.sql.streaming.pollingDelay",
             "spark.sql.streaming.queryEvolution.enableSourceEvolution",
             "spark.sql.streaming.stateStore.providerClass",
+            "spark.sql.variable.substitute",
         ),
         "leave it out: units rely on Headwater's value",
     ),

@@ -67,6 +67,8 @@ STREAMING_CONF: Mapping[str, str] = {
     "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "30",
+    # Spark would replace ${env:NAME} in an expression, also inside a string, by a variable of the agent's environment.
+    "spark.sql.variable.substitute": "false",
 }
 
 SERVER_CONF: Mapping[str, str] = {

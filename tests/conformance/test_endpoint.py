@@ -19,6 +19,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from headwater.connectors.sparksql import expression
 from headwater.continuum.model import Continuum
 from headwater.continuum.sparksettings import RESERVED, SparkSettings
 from headwater.core.errors import ContinuumError, RuntimeFailure, Unavailable
@@ -202,3 +203,9 @@ def test_a_standalone_cluster_of_the_zone(cluster: str, tmp_path: Path) -> None:
         assert list((tmp_path / "work").glob("app-*/*/stderr")), "an executor has worked"
     finally:
         endpoint.stop()
+
+
+@pytest.mark.parametrize("text", ["'${env:PATH}'", "'${PATH}'", "'${spark.connect.authenticate.token}'"])
+def test_a_text_is_no_variable_of_the_environment(endpoint: LocalEndpoint, text: str) -> None:
+    row = endpoint.session().range(1).select(expression(text).alias("v")).first()
+    assert row is not None and row.v == text.strip("'")
