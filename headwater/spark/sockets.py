@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -11,6 +10,7 @@ from pathlib import Path
 SOCKETS_CONF = "spark.python.unix.domain.socket.dir"
 _LINK = "sockets"
 _PREFIX = "headwater-"
+_RANDOM = 8  # characters that mkdtemp appends to the prefix
 _NAME = 43  # characters of a socket's name with its slash
 _PATH = 103  # characters of a socket's path, on macOS the least
 
@@ -22,7 +22,7 @@ def make_sockets(directory: Path) -> Path:
     """
     remove_sockets(directory)
     place = tempfile.gettempdir()
-    if len(os.fsencode(place)) + len(_PREFIX) + 9 + _NAME > _PATH:
+    if len(os.fsencode(place)) + 1 + len(_PREFIX) + _RANDOM + _NAME > _PATH:
         place = "/tmp"
     made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
     (directory / _LINK).symlink_to(made)
@@ -36,5 +36,4 @@ def remove_sockets(directory: Path) -> None:
         target = Path(os.readlink(link))
         if target.name.startswith(_PREFIX):
             shutil.rmtree(target, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            link.unlink()
+        link.unlink(missing_ok=True)

@@ -54,7 +54,7 @@ PRELOADED = (
     "headwater.query.writer",
 )
 _MOST = 1 << 22  # bytes of a request
-_SERVER = "SPARK_CONNECT_LOCAL_URL"
+_SERVER_URL = "SPARK_CONNECT_LOCAL_URL"
 IDLE = 60.0
 """Seconds after which a daemon without workers ends."""
 _LONG = 0.005
@@ -274,8 +274,8 @@ def _run(argv: list[str], env: dict[str, str], cwd: str) -> None:
     added = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p not in sys.path]
     sys.path[:1] = [cwd, *added]
     sys.argv = [argv[1], *argv[2:]]
-    if _SERVER in env:
-        _hide(env[_SERVER])
+    if _SERVER_URL in env:
+        _hide(env[_SERVER_URL])
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()  # a fork would draw its siblings' numbers
