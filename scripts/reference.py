@@ -11,8 +11,9 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -132,7 +133,17 @@ def _signature(name: str, value: Any) -> str:
 
 
 def _annotation(value: Any) -> str:
-    return value if isinstance(value, str) else getattr(value, "__name__", str(value))
+    """Return an annotation as text, with the type in place of an alias that adds a rule."""
+    text = value if isinstance(value, str) else getattr(value, "__name__", str(value))
+    return re.sub(r"\w+", lambda m: _with_rules().get(m[0], m[0]), text)
+
+
+@cache
+def _with_rules() -> dict[str, str]:
+    from headwater.dataflow import settings
+
+    found = {name: value for name, value in vars(settings).items() if get_origin(value) is Annotated}
+    return {name: getattr(get_args(value)[0], "__name__", str(get_args(value)[0])) for name, value in found.items()}
 
 
 def _default(value: Any) -> str:

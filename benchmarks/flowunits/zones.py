@@ -23,6 +23,7 @@ from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGG
 from benchmarks.netlab import Lab
 from headwater.agent.agents import running_agent
 from headwater.channels.credential import TOKEN_ENV
+from headwater.core.address import PLAIN, Address
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.graph import Dataflow
 from headwater.spark.endpoint import end_stale
@@ -57,8 +58,8 @@ class Zones:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Return the addresses at which the zones' agents listen."""
-        return {zone: f"{self.lab.address(zone)}:{AGENT_PORT}" for zone in CORES}
+        """Return the addresses of the zones' agents: in clear text, as the traffic of the compared system."""
+        return {zone: f"{PLAIN}{self.lab.address(zone)}:{AGENT_PORT}" for zone in CORES}
 
     def deploy(self) -> None:
         """Start the agents and the controller, apply the dataflow, wait until all units run."""
@@ -73,7 +74,8 @@ class Zones:
                 "--dir",
                 str(self._agent(zone)),
                 "--listen",
-                address,
+                Address.parse(address).place,
+                "--insecure",
                 "--allow-read",
                 "*",
                 "--allow-write",

@@ -16,6 +16,7 @@ from headwater.agent.agents import running_agent
 from headwater.app import observe
 from headwater.channels.credential import TOKEN_ENV
 from headwater.continuum.model import Continuum
+from headwater.core.address import PLAIN, Address
 from headwater.core.errors import RuntimeFailure
 from headwater.spark.endpoint import end_stale, find_java
 
@@ -64,7 +65,7 @@ class Zones:
     def __init__(self, lab: Lab, place: Path, *, pinned: bool = True) -> None:
         self.lab, self.place, self._pinned = lab, place, pinned
         self.store = str(place / "store.db")
-        self.addresses = {zone: f"{lab.address(zone)}:{_PORT}" for zone in CORES}
+        self.addresses = {zone: f"{PLAIN}{lab.address(zone)}:{_PORT}" for zone in CORES}
         self._token = secrets.token_urlsafe(24)
         self._job: subprocess.Popen[Any] | None = None
         self._started: list[subprocess.Popen[Any]] = []
@@ -79,7 +80,8 @@ class Zones:
                 "--dir",
                 str(self._agent(zone)),
                 "--listen",
-                address,
+                Address.parse(address).place,
+                "--insecure",
                 "--allow-read",
                 "*",
                 "--allow-write",

@@ -24,6 +24,7 @@ from headwater.channels.flight import FlightLog
 from headwater.channels.wire import CA_ENV, PROTOCOL, Credentials, Wire, ca_file
 from headwater.connectors.replaying import ReplayRequest
 from headwater.continuum.model import Node
+from headwater.core.address import Address
 from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, SpecUnknown, Unavailable
 from headwater.core.jsonform import dump, load
 from headwater.core.metrics import Progress
@@ -46,8 +47,13 @@ STARTING = "starting.pid"
 START_SECONDS = 30.0
 STOP_SECONDS = 60.0
 
-_OWN = ("zones", "state", "starters", "token", "headwater.db", "headwater.db-wal", "headwater.db-shm")
+SETTINGS = "spark.conf"
+"""File of settings for the Sparks of the agents that are started here; they may be secrets."""
+_OWN = ("zones", "state", "starters", "token", "tls", SETTINGS, "headwater.db", "headwater.db-wal", "headwater.db-shm")
 """Headwater's own files below the directory of this machine's agents."""
+
+_NOT_FOR_AGENTS = (TOKEN_FILE_ENV, CA_ENV, "HEADWATER_OWNER_TOKEN", "HEADWATER_STORE")
+"""Variables of the controller that agents of this machine do not get."""
 
 Ask = Callable[[str, Mapping[str, Any], float], Any]
 """Sends a request to an agent: name, body, timeout in seconds; returns the answer."""
@@ -254,10 +260,10 @@ class Agents:
         with self._lock:
             wire = self._wires.get(node.name)
             if wire is None or wire.address != address:
-                token = self._secret(remote=node.at is not None).of(node.name).order_token
-                credentials = Credentials(token, ca_file())
+                credential = self._secret(remote=node.at is not None).of(node.name)
+                credentials = Credentials(credential.order_token, ca_file(), credential)
                 wire = self._wires[node.name] = Wire(address, credentials, node.name)
-                self._peers[node.name] = self._routes.get(node.name, address)
+                self._peers[node.name] = self._peer_address(node.name, wire)
                 self._met.pop(node.name, None)
                 self._granted.pop(node.name, None)
                 for other, known in self._met.items():
@@ -266,6 +272,11 @@ class Agents:
                         announcing = partial(self._announce, node.name, self._peers[node.name], other)
                         threading.Thread(target=announcing, name=f"announce {node.name}", daemon=True).start()
             return wire
+
+    def _peer_address(self, node: str, wire: Wire) -> str:
+        """Return the address at which other nodes reach an agent, with the fingerprint of its certificate."""
+        address, route = wire.peer_address, self._routes.get(node)
+        return address if route is None else str(Address.parse(address).at(route))
 
     def _announce(self, node: str, address: str, other: str) -> None:
         """Send a node's address to an agent that knows another one."""
@@ -278,6 +289,8 @@ class Agents:
     def _introduce(self, node: Node, reads: Collection[ReadLog]) -> None:
         """Send an agent the addresses of the nodes that its units read, and grants for their logs."""
         with self._lock:
+            for owner in {owner for owner, _ in reads} & self._wires.keys():  # its certificate may be known by now
+                self._peers[owner] = self._peer_address(owner, self._wires[owner])
             peers = {owner: self._peers[owner] for owner, _ in reads if owner in self._peers}
             known = self._met.setdefault(node.name, {})
             news = {name: address for name, address in peers.items() if known.get(name) != address}
@@ -312,8 +325,8 @@ class Agents:
         listen = _listen_again(directory)
         credential = self._secret(remote=False).of(zone).text
         environment = {**os.environ, TOKEN_ENV: credential, "PYTHONUNBUFFERED": "1"}
-        environment.pop(TOKEN_FILE_ENV, None)
-        environment.pop(CA_ENV, None)
+        for name in _NOT_FOR_AGENTS:
+            environment.pop(name, None)
         environment.setdefault(STATE_ENV, str(self.home / "state"))
         roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
@@ -404,12 +417,12 @@ def _listen_again(directory: Path) -> str:
     """Choose an agent's address: its former one, which others know, if it is free."""
     record = directory / "agent.json"
     try:
-        listen = str(json.loads(record.read_text())["address"]).removeprefix("grpc+tls://")
+        listen = Address.parse(str(json.loads(record.read_text())["address"])).place
         host, _, port = listen.rpartition(":")
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, int(port)))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, DeploymentError):
         listen = "127.0.0.1:0"
     record.unlink(missing_ok=True)
     return listen

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headwater.channels.base import BEGUN
 from headwater.channels.log import Log
 from headwater.connectors.writers import open_sink_writer
 from headwater.core.errors import DeploymentError
-from headwater.disk.checkpoint import has_begun, sweep_torn
-from headwater.disk.repair import Condition, examine, repair, start_positions
+from headwater.disk.checkpoint import has_begun, positions_in, sweep_torn
+from headwater.disk.repair import Condition, damaged_files, examine, has_forgotten, repair, start_positions
 from headwater.plan.model import Channel
 from headwater.plan.spec import UnitSpec
 
@@ -24,6 +25,7 @@ _HINT = (
     "backup; to begin again without the state, give `headwater run` --fresh and other or empty sinks, or stop the "
     "deployment and apply it under another name"
 )
+_SHOWN = 3  # damaged files in a message
 
 
 def resume(
@@ -39,12 +41,14 @@ def resume(
     if not has_begun(checkpoint):
         return
     found = examine(checkpoint)
-    _refuse_published(spec, found, sink_writers)
+    _refuse_published(spec, checkpoint, found, sink_writers)
     _refuse_deleted(spec, checkpoint, found, log)
     repair(checkpoint, found)
 
 
-def _refuse_published(spec: UnitSpec, found: Condition, sink_writers: Sequence[Mapping[str, Any]]) -> None:
+def _refuse_published(
+    spec: UnitSpec, checkpoint: Path, found: Condition, sink_writers: Sequence[Mapping[str, Any]]
+) -> None:
     for described in sink_writers:
         batch = open_sink_writer(described, spec.unit.epoch).newest()
         if batch is not None and batch > found.planned:
@@ -54,7 +58,7 @@ def _refuse_published(spec: UnitSpec, found: Condition, sink_writers: Sequence[M
             missing = batch - found.planned
             raise DeploymentError(
                 f"its output goes up to batch {batch}, but {known}: "
-                f"{missing} {'batch is' if missing == 1 else 'batches are'} missing there",
+                f"{missing} {'batch is' if missing == 1 else 'batches are'} missing there{_damaged(checkpoint)}",
                 where=f"unit {spec.id}, {where}",
                 hint=_HINT,
             )
@@ -62,15 +66,43 @@ def _refuse_published(spec: UnitSpec, found: Condition, sink_writers: Sequence[M
 
 def _refuse_deleted(spec: UnitSpec, checkpoint: Path, found: Condition, log: Callable[[Channel], Log]) -> None:
     at = start_positions(checkpoint, found)
+    forgotten = has_forgotten(checkpoint, found)
+    first = positions_in(checkpoint, 0) if found.planned == 0 else {}
     for channel in spec.inputs:
-        if channel.id not in at:
+        if channel.id not in at and not forgotten:
             continue
         floor = log(channel).floor()
-        if floor.seq > at[channel.id] and not floor.dropped_rows:  # the policy of a full channel may have deleted them
-            missing = floor.seq - at[channel.id]
+        if floor.dropped_rows:  # the policy of a full channel may have deleted them
+            continue
+        if forgotten and not _has_first(first, channel.id, floor.seq):
             raise DeploymentError(
-                f"its checkpoint has read {channel.id} up to entry {at[channel.id]}, but those before entry "
-                f"{floor.seq} are deleted: {missing} {'entry is' if missing == 1 else 'entries are'} missing",
+                f"its checkpoint holds none of its batches whole, but the entries of {channel.id} before entry "
+                f"{floor.seq} are deleted{_damaged(checkpoint)}",
                 where=f"unit {spec.id}",
                 hint=_HINT,
             )
+        if not forgotten and floor.seq > at[channel.id]:
+            missing = floor.seq - at[channel.id]
+            raise DeploymentError(
+                f"its checkpoint has read {channel.id} up to entry {at[channel.id]}, but those before entry "
+                f"{floor.seq} are deleted: {missing} {'entry is' if missing == 1 else 'entries are'} missing"
+                f"{_damaged(checkpoint)}",
+                where=f"unit {spec.id}",
+                hint=_HINT,
+            )
+
+
+def _has_first(ends: Mapping[str, int], channel: str, floor: int) -> bool:
+    """Return whether a channel still has all entries of a unit's first batch, which ends at these positions.
+
+    Entries are deleted batch by batch, so it has all of them or none. The first batch may have had nothing to read.
+    """
+    end = ends.get(channel, 0)
+    return floor == 0 or floor < end or (floor == end and BEGUN in ends)
+
+
+def _damaged(checkpoint: Path) -> str:
+    """Return the end of a message that names damaged files, if there are any."""
+    names = [str(file.relative_to(checkpoint)) for file in damaged_files(checkpoint)]
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return f"; damaged or missing in {checkpoint}: {shown}" if names else ""

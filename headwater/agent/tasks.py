@@ -20,9 +20,18 @@ from headwater.agent.storedtasks import Task, stored_tasks, upgrade_tasks
 from headwater.agent.units import Units, Work
 from headwater.agent.watch import WINDOW, Meters, progress_of
 from headwater.channels.channelspec import channel_spec, is_copied
+from headwater.channels.kafkaclient import looking
 from headwater.channels.open import remove_log
 from headwater.connectors.permitted import AgentPermissions, check_unit
-from headwater.core.errors import DeploymentError, RuntimeFailure, SpecUnknown, Unavailable, UserCodeError
+from headwater.core.errors import (
+    BrokerAway,
+    DeploymentError,
+    RuntimeFailure,
+    SpecUnknown,
+    Unavailable,
+    UserCodeError,
+    WaitsForBroker,
+)
 from headwater.core.jsonform import dump_json, load_json
 from headwater.core.metrics import Progress
 from headwater.disk.checkpoint import cut_off, reads_agree, take_back
@@ -99,6 +108,7 @@ class NodeTasks:
         """Units that have read all their input: others can do the rest of it in a next batch."""
         self._meters = Meters()
         self._warned: dict[str, float] = {}
+        self._progress: Progress | None = None
         self._began = time.monotonic()
         upgrade_tasks(self.layout.root)
         for entry in stored_tasks(self._file):
@@ -475,20 +485,23 @@ class NodeTasks:
             with self._free(task) as free:
                 if free and task.wanted == "running":
                     self._keep_running(task, now)
-        self._leave_retired(tasks)
-        for task in tasks:
-            units, work = self._work(task)
-            for channel in work.spec.outputs:
-                self._meters.note(channel.id, units.log(work.spec, channel).stats(), now)
-                self._warn(channel.id, now)
-        self.advance_time()
+        with looking():
+            self._leave_retired(tasks)
+            for task in tasks:
+                units, work = self._work(task)
+                for channel in work.spec.outputs:
+                    with contextlib.suppress(BrokerAway):  # the unit's progress says so
+                        self._meters.note(channel.id, units.log(work.spec, channel).stats(), now)
+                        self._warn(channel.id, now)
+            self.advance_time()
 
     def advance_time(self) -> None:
         """Let idle units write the watermark that their last rows led to; let idle inputs hold back none."""
         if (units := self._own) is not None:
             for work in units.all():
                 if work.running is not None and not work.finished:
-                    units.lift_idle(work)
+                    with contextlib.suppress(BrokerAway), looking():
+                        units.lift_idle(work)
                     units.publish_watermark(work)
 
     @contextlib.contextmanager
@@ -526,7 +539,8 @@ class NodeTasks:
                     self._failures[unit.id] = _Failures()
                 return
             if error is not failures.error:
-                wait = min(_AGAIN_MOST, _AGAIN * 2**failures.count)
+                away = isinstance(error, WaitsForBroker)
+                wait = _AGAIN if away else min(_AGAIN_MOST, _AGAIN * 2**failures.count)
                 self._failures[unit.id] = failures = _Failures(failures.count + 1, now, now + wait, error)
                 _LOG.warning("unit %s failed: %s", unit.id, error)
             if isinstance(error, UserCodeError) or now < failures.due:
@@ -534,7 +548,10 @@ class NodeTasks:
         elif work is not None and (work.finished or (work.refused is not None and now < failures.due)):
             return
         try:
+            self.units_of(spec).reach_brokers(spec)
             self._start(spec)
+        except BrokerAway:  # a start would wait for it, and the other units with this one
+            failures.due = time.monotonic() + _AGAIN
         except DeploymentError as error:  # the other units go on
             self._failures[unit.id] = _Failures(failures.count + 1, now, now + _AGAIN_MOST)
             _LOG.warning("unit %s is not started: %s", unit.id, error)
@@ -571,12 +588,13 @@ class NodeTasks:
         """Return the progress of this node's units, channels and links; ``stopped``: do not call Spark."""
         with self._lock:
             tasks = tuple(self._tasks.values())
-        seen = progress_of(
+        seen = self._progress = progress_of(
             [self._work(task) for task in tasks],
             seconds=time.monotonic() - self._began,
             stopped=stopped,
             meters=self._meters,
             limit=self._settings.channel.max_bytes,
+            last=self._progress,
         )
         return seen.joined(Progress(seconds=0.0, links=self._relays.links(), hosts=self._hosts.progress()))
 

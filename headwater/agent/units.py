@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from headwater.agent.idleness import IdleInputs, InputSeen, row_time
 from headwater.agent.resuming import resume
 from headwater.channels.base import AGAIN_AFTER
-from headwater.channels.channelspec import is_copied, member_spec, register
+from headwater.channels.channelspec import is_copied, lineage_of, member_spec, register
 from headwater.channels.filelog import FileLog
+from headwater.channels.kafkaclient import looking
 from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
@@ -253,6 +254,13 @@ class Units:
         copied = not self._share and is_copied(channel, spec.unit)
         return str(self.layout.channel(channel)) if copied else member_spec(spec, channel, self.layout)
 
+    def reach_brokers(self, spec: UnitSpec) -> None:
+        """Raise BrokerAway where the broker of a unit's channel does not answer."""
+        with looking():
+            for channel in (*spec.inputs, *spec.outputs):
+                if channel.broker is not None:
+                    self.log(spec, channel).latest()
+
     def retired(self, unit: Unit) -> dict[str, Log]:
         """Return the logs that a unit still reads although they are no longer its inputs."""
         logs: dict[str, Log] = {}
@@ -310,14 +318,13 @@ class Units:
         self._start_bridges(work)
         if adopted:
             return
+        checkpoint = self.layout.checkpoint(spec.unit)
+        with _refusing(work):
+            lineage_of(checkpoint)
         compiled = self._compiled(spec)
         work.controlled, work.replayed = compiled.controlled, compiled.replayed
-        checkpoint = self.layout.checkpoint(spec.unit)
-        try:
+        with _refusing(work):
             resume(spec, checkpoint, compiled.sink_writers, partial(self.log, spec))
-        except DeploymentError as error:
-            work.refused = error
-            raise
         passed = committed_watermark(checkpoint)
         name, trigger = query_name(spec), self.settings.trigger
         checked = self._checked_files(spec)
@@ -643,6 +650,16 @@ def relay_reader(node: str) -> str:
 def query_name(spec: UnitSpec) -> str:
     """Name a unit's query in Spark."""
     return f"{spec.deployment}/{spec.id}"
+
+
+@contextlib.contextmanager
+def _refusing(work: Work) -> Iterator[None]:
+    """Note the error of a unit that is refused: its status is `failed`, and it is tried again."""
+    try:
+        yield
+    except DeploymentError as error:
+        work.refused = error
+        raise
 
 
 def _runs(unit: Unit) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headwater.agent.units import Units, Work
 from headwater.channels.base import ChannelStats
 from headwater.channels.filelog import FileLog
+from headwater.channels.kafkaclient import looking
 from headwater.channels.log import Log
 from headwater.connectors.filewriter import committed_rows
-from headwater.core.errors import SparkStumbled
+from headwater.core.errors import BrokerAway, RuntimeFailure, SparkStumbled, WaitsForBroker
 from headwater.core.metrics import (
     ChannelProgress,
     LinkProgress,
@@ -70,10 +71,16 @@ def progress_of(
     stopped: bool = False,
     meters: Meters | None = None,
     limit: int | None = None,
+    last: Progress | None = None,
 ) -> Progress:
-    """Return the state of units and of the channels they write."""
+    """Return the state of units and of the channels they write.
 
-    known: dict[str, ChannelStats] = {}
+    Where no broker answers, their counters are those of the ``last`` progress.
+    """
+    units_before = {u.unit: u for u in last.units} if last else {}
+    channels_before = {c.channel: c for c in last.channels} if last else {}
+
+    known: dict[str, ChannelStats | BrokerAway] = {}
     seen = []
     links: dict[str, list[int]] = {}
     channels: dict[str, ChannelProgress] = {}
@@ -83,20 +90,35 @@ def progress_of(
 
         def stats(channel: Channel, units: Units = units, work: Work = work) -> ChannelStats:
             if channel.id not in known:
-                known[channel.id] = units.log(work.spec, channel).stats()
-            return known[channel.id]
+                try:
+                    known[channel.id] = units.log(work.spec, channel).stats()
+                except BrokerAway as error:
+                    known[channel.id] = error
+            if isinstance(found := known[channel.id], BrokerAway):
+                raise found
+            return found
 
-        with units.asking_spark():
-            seen.append(_unit(units, work, at, stats, stopped=stopped))
+        with units.asking_spark(), looking():
+            try:
+                seen.append(_unit(units, work, at, stats, stopped=stopped))
+            except BrokerAway as error:
+                before = units_before.get(work.unit.id) or _unseen(work)
+                state = _state(units, work, stopped=stopped)
+                seen.append(_waiting(before, state, None if stopped else error.what))
         for channel in work.spec.outputs:
-            found = _channel(channel.id, stats(channel), meters, limit)
-            if channel.links and found.unread:
-                found = replace(found, oldest_s=_oldest(units.log(work.spec, channel), time.time()))
+            with looking():
+                try:
+                    found = _channel(channel.id, stats(channel), meters, limit)
+                    if channel.links and found.unread:
+                        found = replace(found, oldest_s=_oldest(units.log(work.spec, channel), time.time()))
+                except BrokerAway:
+                    found = channels_before.get(channel.id) or ChannelProgress(channel=channel.id)
+                    found = replace(found, bytes_per_s=None, lasts_s=None, oldest_s=None)
             channels[channel.id] = found
             for link in channel.links:  # once, however many units read it on the other node
                 total = links.setdefault(link, [0, 0])
-                total[0] += stats(channel).rows
-                total[1] += stats(channel).bytes
+                total[0] += found.rows
+                total[1] += found.bytes
     return Progress(
         seconds=seconds,
         units=tuple(seen),
@@ -137,20 +159,61 @@ def _observed(units: Units, work: Work, *, stopped: bool) -> Mapping[str, int]:
     return running.positions
 
 
+@dataclass(frozen=True)
+class _State:
+    """A unit's state that does not depend on its channels."""
+
+    status: Status
+    error: str | None = None
+    waits: str | None = None
+    unproven: bool = False
+
+
+def _state(units: Units, work: Work, *, stopped: bool) -> _State:
+    """Return a unit's state; ``stopped``: all was stopped."""
+    running = work.running
+    if work.refused is not None:
+        return _State("failed", error=str(work.refused))
+    if work.finished:
+        return _State("finished")
+    failure: RuntimeFailure | None = None
+    if running is not None and units.endpoint.alive:
+        failure = running.failure(work.unit.id)
+        if isinstance(failure, WaitsForBroker):
+            return _State("starting", waits=failure.what, unproven=True)
+        if failure is not None:
+            return _State("failed", error=str(failure), unproven=isinstance(failure, SparkStumbled))
+    if stopped or running is None:
+        return _State("stopped")
+    return _State("running", unproven=units.endpoint.alive and running.begins)
+
+
+def _unseen(work: Work) -> UnitProgress:
+    """Return the progress of a unit that has not been observed yet."""
+    return UnitProgress(unit=work.unit.id, zone=work.unit.zone, layer=work.unit.layer, status="stopped")
+
+
+def _waiting(before: UnitProgress, now: _State, what: str | None) -> UnitProgress:
+    """Return a unit's progress while no broker answers: former totals, and nothing that may have changed."""
+    return replace(
+        before,
+        status=now.status,
+        error=now.error,
+        waits=None if now.status in ("finished", "failed") else now.waits or what,
+        unproven=now.unproven,
+        batch_ms=None,
+        rows_per_s=None,
+        latency=None,
+        oldest_s=None,
+    )
+
+
 def _unit(
     units: Units, work: Work, at: Mapping[str, int], stats: Callable[[Channel], ChannelStats], *, stopped: bool
 ) -> UnitProgress:
-    """Return a unit's state, with its positions ``at``; ``stopped``: all was stopped."""
+    """Return a unit's progress, with its positions ``at``; ``stopped``: all was stopped."""
     unit, running = work.unit, work.running
-    status: Status = "finished" if work.finished else "stopped" if stopped or not running else "running"
-    error, unproven = None, False
-    if running is not None and not work.finished and units.endpoint.alive:
-        failure = running.failure(unit.id)
-        unproven = isinstance(failure, SparkStumbled) if failure is not None or stopped else running.begins
-        if failure is not None:
-            status, error = "failed", str(failure)
-    if work.refused is not None:
-        status, error = "failed", str(work.refused)
+    state = _state(units, work, stopped=stopped)
     inputs = work.spec.inputs
     tracking, now = tracking_of(work.spec, units.layout), time.time()
     read = sum(_rows_read(units, work, c, at.get(c.id), stats(c)) for c in inputs)
@@ -159,7 +222,7 @@ def _unit(
         unit=unit.id,
         zone=unit.zone,
         layer=unit.layer,
-        status=status,
+        status=state.status,
         rows_in=work.rows_in + read,
         rows_out=_rows_out(units, work, stats),
         dead_letters=committed_rows(units.layout.dead_letters(unit)),
@@ -169,14 +232,15 @@ def _unit(
         batch_ms=running.batch_ms if running else None,
         rows_per_s=running.rows_per_s if running else None,
         watermark=running.watermark if running else None,
-        idle=work.idle.locations if status == "running" else (),
-        error=error,
+        idle=work.idle.locations if state.status == "running" else (),
+        error=state.error,
+        waits=state.waits,
         run=str(running.query.runId) if running else None,
         latency=tracking.latency(now),
         oldest_s=None if work.finished else tracking.oldest_s(unit.checkpoint, now),
         trigger_s=parse_duration(units.settings.trigger),
         began=running.began if running else None,
-        unproven=unproven,
+        unproven=state.unproven,
         operators=running.tally.operators(work.spec.flow, unit.operators) if running else (),
         batches=running.done if running else 0,
         busy_s=running.busy_s if running else 0.0,

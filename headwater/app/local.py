@@ -28,7 +28,14 @@ from headwater.control.calls import Calls
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
 from headwater.control.store import Store
-from headwater.core.errors import DeploymentError, SparkStumbled, Unavailable
+from headwater.core.errors import (
+    BrokerAway,
+    DeploymentError,
+    RuntimeFailure,
+    SparkStumbled,
+    Unavailable,
+    WaitsForBroker,
+)
 from headwater.core.jsonform import dump_json
 from headwater.core.metrics import Progress
 from headwater.dataflow.sinks import ConsoleSink, MemorySink
@@ -55,6 +62,7 @@ _LOG = logging.getLogger(__name__)
 _LOOK = 0.02  # seconds between two attempts at a step
 _LEASE = 30.0
 _STUMBLES = 3  # restarts of a unit after errors of Spark itself
+_AWAY_SECONDS = 1.0  # seconds between two looks for a broker that a unit waits for
 
 
 class SharedAgent(Agent):
@@ -102,6 +110,8 @@ class LocalRun:
         self._stopped = False
         self._began = time.monotonic()
         self._stumbles: dict[str, int] = {}
+        self._away: dict[str, float] = {}
+        """Units that wait for a broker, and when it is looked for again (monotonic seconds)."""
         self._mending = threading.Lock()
         self._acting = threading.Lock()
         self._deployed: NodeTasks | None = None
@@ -187,7 +197,7 @@ class LocalRun:
             self._agent.end(units=True)
 
     def look(self) -> None:
-        """Restart units that failed by an error of Spark itself; let event time advance in idle ones."""
+        """Restart units that failed by an error of Spark itself, or wait for a broker; let event time advance."""
         if self._deployed is not None and not self._stopped:
             self._need_spark()
             for unit in self.plan.units:
@@ -195,10 +205,13 @@ class LocalRun:
             self._deployed.advance_time()
 
     def _mend(self, unit: Unit) -> bool:
-        """Restart a unit if its failure came from Spark itself; return whether it runs now."""
+        """Restart a unit that has failed; return False where it has failed for good."""
         assert self._deployed is not None
         with self._mending:
             error = self._deployed.failure(unit.id)
+            if isinstance(error, WaitsForBroker) or unit.id in self._away:
+                self._restart_at_broker(unit, error)
+                return True
             if error is None:
                 return True
             tried = self._stumbles.get(unit.id, 0)
@@ -208,6 +221,23 @@ class LocalRun:
             self._stumbles[unit.id] = tried + 1
             self._deployed.start(spec_of(self.plan, unit.id))
             return True
+
+    def _restart_at_broker(self, unit: Unit, error: RuntimeFailure | None) -> None:
+        """Restart a unit that waits for a broker, if the broker answers."""
+        assert self._deployed is not None
+        if unit.id not in self._away and error is not None:
+            _LOG.warning("%s: %s; it waits", error.where, error.what)
+        if self._stopped or time.monotonic() < self._away.get(unit.id, 0.0):
+            return
+        spec = spec_of(self.plan, unit.id)
+        try:
+            self._deployed.units_of(spec).reach_brokers(spec)
+            self._deployed.start(spec)
+        except BrokerAway:
+            self._away[unit.id] = time.monotonic() + _AWAY_SECONDS
+        else:
+            self._away.pop(unit.id, None)
+            _LOG.warning("unit %s: the broker answers, the unit continues", unit.id)
 
     def drain(self, *, stop: threading.Event | None = None) -> None:
         """Wait until bounded sources are used up and every unit has reached the end of its input.
@@ -239,9 +269,12 @@ class LocalRun:
                 try:
                     deployed.settle(spec_of(self.plan, unit.id))
                     return
-                except SparkStumbled:
-                    if not self._mend(unit):
+                except (SparkStumbled, WaitsForBroker, Unavailable) as error:
+                    self._need_spark()
+                    waits = isinstance(error, BrokerAway) or unit.id in self._away
+                    if (isinstance(error, Unavailable) and not waits) or not self._mend(unit):
                         raise
+                    time.sleep(_LOOK)
 
         def after(feeding: Sequence[Future[None]], unit: Unit) -> None:
             for one in feeding:

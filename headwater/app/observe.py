@@ -480,6 +480,7 @@ def _unit(name: str, unit: str, zone: str, layer: str, said: UnitProgress | None
         watermark=said.watermark,
         idle=said.idle,
         error=said.error,
+        waits=said.waits,
     )
 
 
@@ -538,6 +539,7 @@ def _status(one: _Known, read: _Read, controller: str | None) -> Status:
         links=one.progress.links,
         channels=one.progress.channels,
         hosts=one.progress.hosts,
+        clear_text=one.plan.continuum.clear_text if one.plan is not None else (),
     )
 
 

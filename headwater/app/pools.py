@@ -323,6 +323,18 @@ def _check_owner_change(store: StoreReader, by: str, name: str, role: Role | Non
         )
 
 
+def begin_session(token: str, store_url: str | None = None, *, seconds: float, most: int) -> str | None:
+    """Begin a session of a token's owner and return its name; None for an unknown token."""
+    with closing(Store(resolved_url(store_url))) as store:
+        return store.begin_session(token, seconds=seconds, most=most)
+
+
+def end_session(session: str, store_url: str | None = None) -> None:
+    """End a session, if there is one."""
+    with closing(Store(resolved_url(store_url))) as store:
+        store.end_session(session)
+
+
 def grant(
     owner: str,
     other: str,

@@ -54,6 +54,7 @@ class UnitSeen:
     watermark: str | None = None
     idle: tuple[str, ...] = ()
     error: str | None = None
+    waits: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +207,8 @@ class Status:
 
     ``observed_version``: the newest version with an outcome; ``active_plan``: the active plan. ``change``: the one
     under way, or the newest. ``controller``: who acts on the store. ``kept`` and ``broken``: of the SLO; None where
-    there is none, or nothing was ``measured`` lately. ``decisions``: the open ones.
+    there is none, or nothing was ``measured`` lately. ``decisions``: the open ones. ``clear_text``: nodes whose traffic
+    crosses a network without TLS, with their addresses.
     """
 
     name: str
@@ -227,6 +229,7 @@ class Status:
     links: tuple[LinkProgress, ...]
     channels: tuple[ChannelProgress, ...]
     hosts: tuple[HostProgress, ...]
+    clear_text: tuple[str, ...] = ()
 
     @property
     def progress(self) -> Progress:

@@ -31,6 +31,7 @@ from headwater.core.quantity import (
     parse_bandwidth,
     parse_duration,
 )
+from headwater.core.rules import Number
 from headwater.dataflow.sources import Source
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside
@@ -103,6 +104,10 @@ class Supposed:
         return [rate.words for rate in self.rates] + [link.words for link in self.links]
 
 
+_AMOUNT = Number(0, 1e9)
+"""Rows per second of a source, as in a dataflow, or a factor."""
+
+
 def _read_rate(text: str) -> RateChange:
     of, _, value = text.strip().rpartition("=")
     source, at, location = of.partition("@")
@@ -111,7 +116,7 @@ def _read_rate(text: str) -> RateChange:
         amount = float(number)
     except ValueError:
         amount = math.nan
-    if not 0 <= amount < math.inf or (at and not location) or (not source and "=" in text):
+    if not _AMOUNT.takes(amount) or (at and not location) or (not source and "=" in text):
         raise QuantityError(f"{text!r} is not a rate", hint=_RATE_FORMS)
     times = number != value.strip()
     if not times and not source:

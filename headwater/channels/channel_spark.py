@@ -37,7 +37,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headwater.channels.arrival import arrival_of, record_arrival
-from headwater.channels.base import AGAIN_AFTER, OnCorrupt
+from headwater.channels.base import AGAIN_AFTER, BEGUN, OnCorrupt
 from headwater.channels.entry import Entry
 from headwater.channels.lifts import lifts_in, offset_of, raised, read_lifts
 from headwater.channels.log import Log
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 SOURCE_FORMAT = "headwater_channel"
 WATERMARK = "__wm"
-BEGUN = "begun@"
-"""Key in an offset: how often the query started with nothing to read. The @ marks offsets of channels."""
 _SMALL = 50_000  # rows below which a second Python task costs more than it brings
 
 Offset = dict[str, int]

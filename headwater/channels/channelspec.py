@@ -10,8 +10,7 @@ from typing import Any
 
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, remove_log
-from headwater.core.errors import DeploymentError
-from headwater.disk.checkpoint import checkpoint_number
+from headwater.disk.checkpoint import checkpoint_number, is_unnumbered
 from headwater.disk.layout import Layout
 from headwater.plan.model import Channel, Unit
 from headwater.plan.spec import ChannelConsumer, UnitSpec
@@ -62,12 +61,10 @@ def drop_topics(specs: Iterable[UnitSpec], layout: Layout) -> None:
 def lineage_of(checkpoint: Path) -> str | None:
     """Return the lineage of a unit's batch numbers: its checkpoint's own number, which stays when that is moved.
 
-    None for a checkpoint that was begun before checkpoints had a number.
+    None for a checkpoint that was begun before checkpoints had a number. Raise DeploymentError for a damaged number:
+    without it, batches in the output are not recognised, and new ones could be taken for them.
     """
-    try:
-        return str(checkpoint_number(str(checkpoint)))
-    except DeploymentError:
-        return None
+    return None if is_unnumbered(checkpoint) else str(checkpoint_number(str(checkpoint)))
 
 
 def is_copied(channel: Channel, reader: Unit | ChannelConsumer) -> bool:

@@ -15,7 +15,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,14 @@ class ZoneCredential:
         """Return the token of a reader of one of this agent's logs."""
         content = _encoded(json.dumps([grant.log, grant.reader]).encode())
         return f"read.{content}.{_mac(self.keys[0], 'read', content)}"
+
+    def proofs(self, purpose: str, content: str) -> tuple[str, ...]:
+        """Return proofs, one by each key, that a holder of this credential states a content, as of a certificate."""
+        return tuple(_mac(key, purpose, content) for key in self.keys)
+
+    def proves(self, purpose: str, content: str, proofs: Iterable[str]) -> bool:
+        """Return whether one of the proofs is by one of the keys."""
+        return any([self._signed(proof, purpose, content) for proof in proofs])
 
     def verified(self, token: str) -> Grant | None:
         """Return the grant that a token proves, None for the controller's token; raise Denied for others."""

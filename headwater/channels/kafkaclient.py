@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
-from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
+from headwater.core.errors import BrokerAway, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.disk.credentials import read_secret
 
 SECONDS = 60.0
 """Seconds that a broker may take to answer, or to come back."""
+
+LOOK_SECONDS = 3.0
+"""Seconds that a broker may take to answer one who only looks."""
+
+_looking: ContextVar[bool] = ContextVar("looking", default=False)
 
 _AWAY = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_MSG_TIMED_OUT")
 _FENCED = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
@@ -62,6 +68,26 @@ def client(kind: str, where: str, settings: Mapping[str, str]) -> Any:
             where=where,
             hint="correct it in the broker's settings; librdkafka's documentation lists them",
         ) from None
+
+
+@contextlib.contextmanager
+def looking() -> Iterator[None]:
+    """Let requests of this thread give up soon where no broker answers: they serve a report, and no batch."""
+    token = _looking.set(True)
+    try:
+        yield
+    finally:
+        _looking.reset(token)
+
+
+def only_looks() -> bool:
+    """Return whether this thread is ``looking``."""
+    return _looking.get()
+
+
+def patience() -> float:
+    """Return the seconds after which a request of this thread gives up."""
+    return min(SECONDS, LOOK_SECONDS) if only_looks() else SECONDS
 
 
 _refusals: dict[str, str] = {}
@@ -142,9 +168,10 @@ def failure(error: Any, servers: str, *, where: str, hint: str) -> HeadwaterErro
             hint="check the broker's settings in the continuum, and the variables named by user_env and password_env",
         )
     if away(error):
-        return Unavailable(
-            f"no Kafka broker at {servers}: {error.str()}",
-            where=where,
-            hint="check that the broker runs and that this machine reaches it; the batch waits",
-        )
+        return no_broker(f"no Kafka broker at {servers}: {error.str()}", where=where)
     return RuntimeFailure(f"Kafka refuses the request: {error.str()}", where=where, hint=hint)
+
+
+def no_broker(what: str, *, where: str) -> BrokerAway:
+    """Make the error of a request that no broker has answered."""
+    return BrokerAway(what, where=where, hint="check that the broker runs and that this machine reaches it")

@@ -15,22 +15,27 @@ from typing import Any, NamedTuple, TypeVar
 
 from headwater.channels import kafkaclient
 from headwater.channels.kafkaclient import (
+    away,
     client,
     failure,
     fatal_as_error,
     fenced,
     gone,
     lasting,
+    no_broker,
     no_topic,
+    only_looks,
     passing,
+    patience,
 )
-from headwater.core.errors import ChannelError, Unavailable
+from headwater.core.errors import ChannelError
 
 T = TypeVar("T")
 
 _IDLE_CONSUMERS = 4
 _KEPT = 64  # topics with a writer or known entries
 _PAUSE = 0.1  # seconds between two tries
+_AWAY_SECONDS = 5.0  # seconds without a further look at a broker that did not answer
 _ONLY_PRODUCER = ("linger", "compression", "batch", "acks", "message.max", "transaction", "queue.buffering")
 _CONSUMER = {
     "group.id": "headwater",  # never joined: positions are kept elsewhere
@@ -74,6 +79,7 @@ class Cluster:
         self._producer: Any = None
         self._known: set[str] = set()
         self._shared: dict[object, Any] = {}
+        self._away_until = 0.0
 
     def shared(self, key: object, make: Callable[[], T]) -> T:
         """Return the cached object of a key; the least recently used one is evicted."""
@@ -95,13 +101,14 @@ class Cluster:
         def ask(consumer: Any) -> tuple[int, int] | None:
             for again in (True, False):
                 try:
-                    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=5)
+                    place = TopicPartition(topic, partition)
+                    low, high = consumer.get_watermark_offsets(place, timeout=min(5, patience()))
                     return int(low), int(high)
                 except KafkaException as error:
                     if not no_topic(error.args[0]):
                         raise
                     # A client caches that a topic was missing: this asks again.
-                    found = consumer.list_topics(topic, timeout=5).topics.get(topic)
+                    found = consumer.list_topics(topic, timeout=min(5, patience())).topics.get(topic)
                     if not again or found is None or partition not in found.partitions:
                         return None
             return None
@@ -111,27 +118,26 @@ class Cluster:
     def follow(self, topic: str, partition: int, start: int) -> Iterator[tuple[int, Any]]:
         """Yield committed messages with their offsets from ``start`` on, and None where there are no more.
 
-        Raise Gone when ``start`` is not kept, Unavailable when no broker answers.
+        Raise Gone when ``start`` is not kept, BrokerAway when no broker answers.
         """
         from confluent_kafka import KafkaError, TopicPartition
 
+        self._refuse_look()
         with self._borrowed() as consumer:
             consumer.assign([TopicPartition(topic, partition, start)])
-            deadline = time.monotonic() + kafkaclient.SECONDS
+            deadline = time.monotonic() + patience()
             while True:
                 message = consumer.poll(0.5)
                 if message is None:
                     if time.monotonic() > deadline:
-                        raise Unavailable(
-                            f"no Kafka broker at {self.servers} answers a read",
-                            where=f"{topic}, partition {partition}, offset {start}",
-                            hint="check that the broker runs and that this machine reaches it",
-                        )
+                        self._away_until = time.monotonic() + _AWAY_SECONDS
+                        where = f"{topic}, partition {partition}, offset {start}"
+                        raise no_broker(f"no Kafka broker at {self.servers} answers a read", where=where)
                     continue
                 error = message.error()
                 if error is None:
                     yield message.offset(), message
-                    deadline = time.monotonic() + kafkaclient.SECONDS
+                    deadline = time.monotonic() + patience()
                 elif error.code() == KafkaError._PARTITION_EOF:
                     yield message.offset(), None
                 elif gone(error) or no_topic(error):
@@ -250,11 +256,14 @@ class Cluster:
         """Ask over a consumer's connection until there is an answer, or time is up."""
         from confluent_kafka import KafkaException
 
-        deadline = time.monotonic() + kafkaclient.SECONDS
+        self._refuse_look()
+        deadline = time.monotonic() + patience()
         while True:
             try:
                 with self._borrowed() as consumer:
-                    return ask(consumer)
+                    answer = ask(consumer)
+                self._away_until = 0.0
+                return answer
             except KafkaException as error:
                 if not passing(error.args[0]) or time.monotonic() > deadline:
                     raise self._failed(error.args[0], self.where) from None
@@ -277,7 +286,14 @@ class Cluster:
                     raise
             time.sleep(_PAUSE)
 
+    def _refuse_look(self) -> None:
+        """Raise BrokerAway at once for one who only looks, shortly after no broker has answered."""
+        if only_looks() and time.monotonic() < self._away_until:
+            raise no_broker(f"no Kafka broker at {self.servers} answers", where=self.where)
+
     def _failed(self, error: Any, where: str) -> Exception:
+        if away(error):
+            self._away_until = time.monotonic() + _AWAY_SECONDS
         return failure(error, self.servers, where=where, hint="read the broker's log; the request is retried")
 
 

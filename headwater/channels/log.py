@@ -211,7 +211,7 @@ class Log(LogView):
         self._refuse_zombie(last, epoch)
         if last is None:
             return False
-        if last.epoch == epoch and last.batch >= 0 and self.lineage and last.lineage not in (None, self.lineage):
+        if last.epoch == epoch and last.batch >= 0 and last.lineage not in (None, self.lineage):
             raise ChannelError(
                 f"the log holds batches of epoch {epoch} that another checkpoint has numbered",
                 where=self.where,

@@ -36,7 +36,8 @@ from headwater.channels.flight import (
     STAMP,
     WORTH_BYTES,
 )
-from headwater.channels.wire import Action, Caller, TokenCheck, location, parsed, sending_errors
+from headwater.channels.wire import Action, Caller, TokenCheck, parsed, sending_errors
+from headwater.core.address import PLAIN, TLS
 from headwater.core.errors import ChannelError, DeploymentError
 
 _T = TypeVar("_T")
@@ -118,7 +119,7 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
         actions: Mapping[str, Action] | None = None,
         tls: tuple[str, str] | None = None,
     ) -> None:
-        where = f"grpc+tls://{listen}" if tls else location(listen)
+        where = f"{TLS if tls else PLAIN}{listen}"
         try:
             check = {"token": TokenCheck(credential)}
             super().__init__(where, middleware=check, tls_certificates=[tls] if tls else None)

@@ -1,6 +1,6 @@
-"""Communication between zones: Arrow Flight with a token, optional TLS, and errors that keep their parts.
+"""Communication between zones: Arrow Flight with a token, over TLS, and errors that keep their parts.
 
-An address is ``host:port`` or ``grpc+tls://host:port``. Requests are JSON, answers are JSON or Arrow.
+Addresses are those of ``core.address``. Requests are JSON, answers are JSON or Arrow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import pyarrow.flight as flight
 
 from headwater.channels.credential import TOKEN_ENV, Grant, ZoneCredential
 from headwater.core import errors
+from headwater.core.address import TLS, Address
 from headwater.core.errors import ChannelError, Denied, DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
+from headwater.tls.verify import LOOK_SECONDS, answers_with_tls, verify
 
 PROTOCOL = 4
 """Version of the requests between controllers and agents; both sides need the same."""
@@ -29,8 +31,6 @@ ASK_SECONDS = 10.0
 _PUT_SECONDS = 600.0
 """Timeout in seconds of a request that sends a table."""
 
-_TLS = "grpc+tls://"
-_PLAIN = "grpc+tcp://"
 _SENT = {"what": 1000, "where": 300, "hint": 600}  # characters of each part of an error
 _OPTIONS = [
     # A link that comes back is tried at once, not after another client's timeout.
@@ -42,10 +42,15 @@ _OPTIONS = [
 
 @dataclass(frozen=True)
 class Credentials:
-    """A client's token and the CA it trusts: ``ca`` is a PEM file, None for the system's own."""
+    """A client's token, and how it verifies the server.
+
+    ``ca``: the PEM file of authorities, None for the system's own. ``node``: the credential of the server's node, of
+    which the server's own certificate carries a proof.
+    """
 
     token: str
     ca: Path | None = None
+    node: ZoneCredential | None = None
 
     def __repr__(self) -> str:
         return "Credentials(...)"
@@ -57,44 +62,60 @@ def ca_file() -> Path | None:
     return Path(ca) if ca else None
 
 
-def location(address: str) -> str:
-    """Return an address in the form that Flight needs."""
-    return address if "://" in address else _PLAIN + address
-
-
 class Wire:
     """A connection to a zone; opened at the first request, safe to share among threads.
 
+    The server of an encrypted address is verified before the token is sent to it, again after each failure.
     ``name``: that of the node in errors.
     """
 
     def __init__(self, address: str, credentials: Credentials, name: str | None = None) -> None:
         self.address = address
         self._name = name or address
-        self._roots = credentials.ca.read_bytes() if credentials.ca and address.startswith(_TLS) else None
-        self._client = self._connect()
+        self._credentials = credentials
+        self._parsed = Address.parse(address)
+        self._reached: Address | None = None
+        self._answered = False
+        self._client: flight.FlightClient | None = None
         self._headers = [(b"authorization", f"Bearer {credentials.token}".encode())]
 
-    def _connect(self) -> flight.FlightClient:
-        return flight.FlightClient(location(self.address), tls_root_certs=self._roots, generic_options=_OPTIONS)
+    @property
+    def peer_address(self) -> str:
+        """The address to give to others: with the fingerprint, once the server was verified by its proof."""
+        return str(self._reached or self._parsed)
+
+    def _opened(self, seconds: float) -> flight.FlightClient:
+        client = self._client
+        if client is None:
+            roots, name = None, None
+            if self._parsed.encrypted:
+                of = self._credentials
+                verified = verify(
+                    self._parsed, node=self._name, credential=of.node, ca=of.ca, seconds=min(seconds, LOOK_SECONDS)
+                )
+                self._reached, roots, name = verified.address, verified.roots, verified.name
+            self._client = client = flight.FlightClient(
+                self._parsed.location, tls_root_certs=roots, override_hostname=name, generic_options=_OPTIONS
+            )
+        return client
 
     def ask(self, action: str, body: Mapping[str, Any], *, seconds: float = ASK_SECONDS) -> Any:
         """Send a request and return its answer; raise the HeadwaterError that the other side raised."""
         with self._translated():
             request = flight.Action(action, json.dumps(body).encode())
-            results = list(self._client.do_action(request, self._call(seconds)))
+            results = list(self._opened(seconds).do_action(request, self._call(seconds)))
             return json.loads(results[0].body.to_pybytes()) if results else None
 
     def get(self, ticket: Mapping[str, Any], *, seconds: float) -> flight.FlightStreamReader:
         """Request a stream of Arrow data; read it inside ``reading``."""
         with self._translated():
-            return self._client.do_get(flight.Ticket(json.dumps(ticket).encode()), self._call(seconds))
+            return self._opened(seconds).do_get(flight.Ticket(json.dumps(ticket).encode()), self._call(seconds))
 
     def put(self, command: Mapping[str, Any], table: pa.Table) -> Any:
         """Send a table with a command and return the answer."""
         with self._translated():
             descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
-            writer, answer = self._client.do_put(descriptor, table.schema, self._call(_PUT_SECONDS))
+            writer, answer = self._opened(ASK_SECONDS).do_put(descriptor, table.schema, self._call(_PUT_SECONDS))
             with writer:
                 writer.write_table(table)
                 writer.done_writing()
@@ -110,7 +131,8 @@ class Wire:
     def close(self) -> None:
         """Close the connection."""
         with contextlib.suppress(Exception):  # a failure to close loses nothing
-            self._client.close()
+            if self._client is not None:
+                self._client.close()
 
     def _call(self, seconds: float) -> flight.FlightCallOptions:
         return flight.FlightCallOptions(timeout=seconds, headers=self._headers)
@@ -119,6 +141,7 @@ class Wire:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+            self._answered = True
         except flight.FlightUnauthenticatedError as error:
             raise DeploymentError(
                 "the zone refuses the token",
@@ -131,9 +154,16 @@ class Wire:
             flight.FlightTimedOutError,
             flight.FlightCancelledError,
         ) as error:
-            if isinstance(error, flight.FlightTimedOutError):
-                # A firewall may have forgotten the connection: the system would notice that only after minutes.
-                self._client = self._connect()
+            if self._parsed.encrypted or isinstance(error, flight.FlightTimedOutError):
+                # A firewall may have forgotten the connection: the system would notice that only after minutes. And
+                # another certificate may be there, which has to be verified.
+                self._client = None
+            if not self._parsed.encrypted and not self._answered and answers_with_tls(self._parsed):
+                raise Unavailable(
+                    "the server there speaks TLS, and this address is for clear text; nothing was sent",
+                    where=f"{self._name} at {self._parsed.place}",
+                    hint=f"write {TLS}{self._parsed.place}",
+                ) from error
             raise Unavailable(
                 f"no answer from {self._name}", where="zone", hint="check that its agent runs and that the link is up"
             ) from error

@@ -16,14 +16,30 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli import broker, control, deadletters, edit, exits, look, plan, share, simulate, slo, top, whatif
+from headwater.cli import (
+    bounds,
+    broker,
+    control,
+    deadletters,
+    edit,
+    exits,
+    look,
+    plan,
+    share,
+    simulate,
+    slo,
+    top,
+    whatif,
+)
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
-from headwater.cli.control import Append, Conf, ContinuumFile, Flow, Overwrite, Packages, Reset, former_output
+from headwater.cli.control import Append, ContinuumFile, Flow, Overwrite, Reset, former_output
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.signals import STOPS, on_signals
+from headwater.cli.sparkoptions import Conf, ConfFile, Packages, spark_settings
 from headwater.cli.zone import Delivery, WhenFull, zone
+from headwater.core.environment import hide_environment
 from headwater.core.errors import HeadwaterError, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -108,12 +124,19 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="First delete the state of earlier runs.")] = False,
     append: Append = False,
     overwrite: Overwrite = False,
-    trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "500 milliseconds",
-    cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="all")] = None,
+    trigger: Annotated[
+        str, typer.Option(help="Time between two batches, 0s to 24h.", parser=bounds.trigger)
+    ] = "500 milliseconds",
+    cores: Annotated[
+        int | None, typer.Option(help="Cores for Spark, 1 to 4096.", parser=bounds.CORES, show_default="all")
+    ] = None,
     memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
     packages: Packages = "",
     conf: Conf = None,
-    max_buffer: Annotated[str, typer.Option(help="Largest size of one channel on disk.")] = "1GiB",
+    conf_file: ConfFile = None,
+    max_buffer: Annotated[
+        str, typer.Option(help="Largest size of one channel on disk, from 4KiB.", parser=bounds.MAX_BUFFER)
+    ] = "1GiB",
     when_full: Annotated[WhenFull, typer.Option(help="What to do when a channel is full.")] = WhenFull.block,
     delivery: Annotated[
         Delivery, typer.Option(help="Delivery of its channels; at least once is faster.")
@@ -134,11 +157,9 @@ def run(
     from headwater.app.client import Client
     from headwater.app.local import STORE
     from headwater.continuum.model import Continuum
-    from headwater.continuum.sparksettings import SparkSettings
-    from headwater.core.quantity import parse_duration, parse_heap, parse_size
+    from headwater.core.quantity import parse_heap, parse_size
 
-    parse_duration(trigger)
-    spark = SparkSettings.of_options(packages, conf or ())
+    spark = spark_settings(packages, conf, conf_file)
     memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
     loaded = loading.load_dataflow(flow)
     loading.check_trust(loaded, trust_code=trust_code)
@@ -207,11 +228,20 @@ def demo(
         typer.Option("--out", "-o", help="Write the summary to this file as well.", show_default=False),
     ] = None,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Directory of the run.", show_default="a temporary directory")
+        Path | None,
+        typer.Option("--dir", help="Directory of the run.", show_default="a temporary directory"),
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", help="How long new input is generated.", min=0)] = 20.0,
-    days: Annotated[float | None, typer.Option(help="Length of the series.", min=1, show_default="60")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the generated readings.")] = 2,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds", help="Seconds in which new input is generated, 0 to 604800.", parser=bounds.GENERATED
+        ),
+    ] = 20.0,
+    days: Annotated[
+        float | None,
+        typer.Option(help="Length of the series in days, 1 to 3660.", parser=bounds.DAYS, show_default="60"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the generated readings.", parser=bounds.SEED)] = 2,
     nab: Annotated[Path | None, typer.Option(help="NAB's machine-temperature CSV instead.", show_default=False)] = None,
     labels: Annotated[Path | None, typer.Option(help="NAB's combined_windows.json.", show_default=False)] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")] = False,
@@ -390,6 +420,7 @@ def _tell_end(outcome: RunOutcome, loaded: LoadedDataflow, settings: RunSettings
 
 def main() -> None:
     """Run the command line."""
+    hide_environment()
     try:
         app()
     except Exception as error:

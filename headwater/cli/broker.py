@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headwater.cli import bounds
 from headwater.cli.bars import Bar
 from headwater.cli.out import Json, print_json, say
 
@@ -19,7 +20,7 @@ DIRECTORY = Path(".headwater/broker")
 @app.command()
 def start(
     directory: Directory = DIRECTORY,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 9092,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1, 1 to 65535.", parser=bounds.PORT)] = 9092,
     as_json: Json = False,
 ) -> None:
     """Start a broker that keeps running after this command."""

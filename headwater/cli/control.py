@@ -5,17 +5,27 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headwater.cli import complete
+from headwater.cli import bounds, complete
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
-from headwater.cli.serve import Listen, TrustHttp, served
+from headwater.cli.serve import (
+    ComputeLimit,
+    Listen,
+    Tls,
+    TlsCertificate,
+    TlsKey,
+    TlsOptions,
+    TrustHttp,
+    served,
+)
 from headwater.cli.signals import stopped_by_signals
+from headwater.cli.sparkoptions import Conf, ConfFile, Packages, spark_settings, write_settings
 
 if TYPE_CHECKING:
     from headwater.app.client import Client, Preview, Proposal
@@ -55,18 +65,17 @@ Reset = Annotated[
 Canary = Annotated[
     str | None,
     typer.Option(
-        "--canary", help="Change zone by zone, and watch each for this time, such as 60s.", show_default=False
+        "--canary",
+        parser=bounds.CANARY,
+        help="Change zone by zone, and watch each for this time, such as 60s.",
+        show_default=False,
     ),
 ]
 Factor = Annotated[
-    float, typer.Option("--factor", help="Allowed growth of the shares of dead letters and late rows.", min=0)
-]
-Packages = Annotated[
-    str, typer.Option("--packages", help="Maven coordinates for Spark, separated by commas.", show_default=False)
-]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", help="A setting of Spark, key=value; repeatable.", show_default=False),
+    float,
+    typer.Option(
+        "--factor", help="Allowed growth of the shares of dead letters and late rows, 0 to 1000000.", parser=bounds.LOAD
+    ),
 ]
 Append = Annotated[bool, typer.Option("--append", help="Where sinks hold output of other runs, write after it.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Where sinks hold output of other runs, first remove it.")]
@@ -196,8 +205,10 @@ def up(
     ] = False,
     packages: Packages = "",
     conf: Conf = None,
+    conf_file: ConfFile = None,
     listen: Listen = None,
     trust_code: TrustHttp = False,
+    compute_limit: ComputeLimit = "5min",
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -206,6 +217,9 @@ def up(
             show_default="nowhere",
         ),
     ] = None,
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls: Tls = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print messages as JSON on standard output, one object per line.")
     ] = False,
@@ -215,24 +229,33 @@ def up(
     Zones with `at:` are reached at that address, with the site secret in HEADWATER_TOKEN, or in the file that
     HEADWATER_TOKEN_FILE names. The agents of all others are started on this machine, and keep running when the
     controller ends (`headwater down` ends all of it).
-    --quick, --packages and --conf are for the agents that it starts.
+    --quick, --packages, --conf and --conf-file are for the agents that it starts.
 
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are in trial mode: reachable
     from this machine only, with all rights, by the printed link and the token in ~/.headwater/web-token.
+
+    REST API, dashboard and metrics speak TLS where other machines reach them, by default with a certificate that is
+    made in the home's directory `tls`.
     """
+    from headwater.agent.agents import SETTINGS
     from headwater.app import deployments
     from headwater.continuum.model import Continuum
-    from headwater.continuum.sparksettings import SparkSettings
+    from headwater.core.quantity import parse_duration
 
     known = Continuum.from_yaml(continuum) if continuum else None
     nodes, zones = (known.nodes, known.zones) if known else ((), ())
-    spark = SparkSettings.of_options(packages, conf or ())
+    spark = spark_settings(packages, conf, conf_file)
+    if spark.conf:
+        write_settings(home / SETTINGS, spark)
     options = (
         *(("--quick",) if quick else ()),
         *(("--packages", ",".join(spark.packages)) if spark.packages else ()),
-        *(text for key, value in spark.conf for text in ("--conf", f"{key}={value}")),
-        *(text for file in _files_of(store) for text in ("--keep-from", file)),
+        *(("--conf-file", str((home / SETTINGS).absolute())) if spark.conf else ()),
+        *(text for file in (*_files_of(store), *_key_of(tls_key)) for text in ("--keep-from", file)),
     )
+    limit = None if compute_limit == "none" else parse_duration(compute_limit)
+    if limit == 0:
+        raise typer.BadParameter("--compute-limit must be longer than 0s")
     stop = stopped_by_signals()
 
     def tell(text: str) -> None:
@@ -241,7 +264,9 @@ def up(
         else:
             say(text)
 
-    with served(listen, metrics, store, home, say=tell, trust_code=trust_code, zones=zones):
+    secured = TlsOptions(tls, tls_cert, tls_key)
+    serving: dict[str, Any] = {"trust_code": trust_code, "zones": zones, "tls": secured, "compute_limit": limit}
+    with served(listen, metrics, store, home, say=tell, **serving):
         deployments.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
     tell("stopped; all units keep running")
 
@@ -252,6 +277,11 @@ def _files_of(store: str | None) -> tuple[str, ...]:
         return ()
     path = str(Path(store).absolute())
     return (path, f"{path}-wal", f"{path}-shm", f"{path}-journal")
+
+
+def _key_of(file: Path | None) -> tuple[str, ...]:
+    """Return the path of a certificate's key, where there is one."""
+    return (str(file.absolute()),) if file is not None else ()
 
 
 def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
@@ -311,7 +341,7 @@ def canary_of(text: str | None, factor: float) -> CanarySettings | None:
     from headwater.core.quantity import parse_duration
     from headwater.plan.steps import CanarySettings
 
-    return CanarySettings(seconds=parse_duration(text), factor=factor) if text else None
+    return CanarySettings(seconds=parse_duration(text), factor=factor) if text is not None else None
 
 
 def former_output(append: bool, overwrite: bool) -> FormerOutputChoice:

@@ -47,7 +47,11 @@ def deadletters(
     ] = None,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", help="Directory of a deployment of `run`.", show_default="the only one in .headwater"),
+        typer.Option(
+            "--dir",
+            help="Directory of a deployment of `run`.",
+            show_default="the only one in .headwater",
+        ),
     ] = None,
     replay: Replay = None,
     replay_from: From = None,

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli import complete
+from headwater.cli import bounds, complete
 from headwater.cli.bars import Bar
 from headwater.cli.out import say
+from headwater.core.text import cut
 
 if TYPE_CHECKING:
     from headwater.app.client import PlanRequest
@@ -44,7 +45,12 @@ ProfileFiles = Annotated[
 Compare = Annotated[bool, typer.Option("--compare", help="Compare with all other strategies.")]
 MaxLatency = Annotated[
     str | None,
-    typer.Option("--max-latency", help="Maximum time from source to sink, such as 1s.", show_default="no limit"),
+    typer.Option(
+        "--max-latency",
+        parser=bounds.MAX_LATENCY,
+        help="Maximum time from source to sink, such as 1s.",
+        show_default="no limit",
+    ),
 ]
 MaxBandwidth = Annotated[
     str | None,
@@ -80,9 +86,13 @@ def profile(
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="File of the profile.")] = Path("profile.json"),
-    cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="all")] = None,
+    cores: Annotated[
+        int | None, typer.Option(help="Cores for Spark, 1 to 4096.", parser=bounds.CORES, show_default="all")
+    ] = None,
     memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
-    repeats: Annotated[int, typer.Option(help="Runs of each operator; the median counts.", min=1)] = 3,
+    repeats: Annotated[
+        int, typer.Option(help="Runs of each operator, 1 to 1000; the median counts.", parser=bounds.REPEATS)
+    ] = 3,
     trust_code: Annotated[
         bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")
     ] = False,
@@ -151,9 +161,11 @@ def _rates(dataflow: Dataflow, given: Sequence[str]) -> dict[str, float]:
         try:
             found[name] = float(number)
         except ValueError:
-            raise typer.BadParameter(f"--rate {text}: write SOURCE=NUMBER, such as readings=500") from None
-        if name not in {source.id for source in dataflow.sources} or not 0 <= found[name] < float("inf"):
-            raise typer.BadParameter(f"--rate {text}: a source of the dataflow, and a number from 0 on")
+            raise typer.BadParameter(f"--rate {cut(text, 200)}: write SOURCE=NUMBER, such as readings=500") from None
+        if name not in {source.id for source in dataflow.sources} or not bounds.RATE.takes(found[name]):
+            raise typer.BadParameter(
+                f"--rate {cut(text, 200)}: a source of the dataflow, and a number from 0 to {bounds.RATE.most:.0f}"
+            )
     return found
 
 
@@ -212,8 +224,10 @@ def read_weights(text: str | None) -> Weights:
             found[name.strip()] = float(number)
         except ValueError:
             found["?"] = math.nan
-    if set(found) != {"cpu", "network"} or not all(0 <= value < math.inf for value in found.values()):
-        raise typer.BadParameter(f"--weights {text}: write cpu=NUMBER,network=NUMBER, from 0 on")
+    if set(found) != {"cpu", "network"} or not all(bounds.WEIGHT.takes(v) for v in found.values()):
+        raise typer.BadParameter(
+            f"--weights {cut(text, 200)}: write cpu=NUMBER,network=NUMBER, from 0 to {bounds.WEIGHT.most:.0f}"
+        )
     return Weights(found["cpu"], found["network"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from headwater.continuum.model import Zone
+    from headwater.tls.listener import ListenerTls
 
 LISTEN = "127.0.0.1:8470"
 """Default address."""
@@ -34,6 +35,32 @@ TrustHttp = Annotated[
         help="Accept dataflows with pickled functions, and zones at new addresses, over HTTP as well.",
     ),
 ]
+ComputeLimit = Annotated[
+    str,
+    typer.Option("--compute-limit", help="Longest computation of a plan, prediction or simulation over HTTP, or none."),
+]
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", help="Certificate (PEM) of an authority that its clients trust.", show_default=False),
+]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).", show_default=False)]
+Tls = Annotated[
+    bool | None,
+    typer.Option(
+        "--tls/--insecure",
+        help="TLS also on loopback; or clear text also where other machines reach it.",
+        show_default="TLS, but not on loopback",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class TlsOptions:
+    """The options of a listener's TLS: --tls or --insecure, and the user's certificate with its key."""
+
+    asked: bool | None
+    certificate: Path | None
+    key: Path | None
 
 
 @contextmanager
@@ -46,12 +73,16 @@ def served(
     say: Callable[[str], None],
     trust_code: bool,
     zones: Sequence[Zone],
+    tls: TlsOptions,
+    compute_limit: float | None = None,
 ) -> Iterator[None]:
     """Serve API, dashboard and metrics in a process of its own, unless all are off; say where."""
     from importlib.util import find_spec
 
+    from headwater.core.address import is_loopback
     from headwater.core.errors import Unavailable
-    from headwater.web.access import LOOPBACK, Access, trial_file, trial_token
+    from headwater.tls.listener import listener_tls
+    from headwater.web.access import Access, trial_file, trial_token
     from headwater.web.beside import ServerSettings, beside
     from headwater.web.listening import RELEASED, TRIES, address, url_of
     from headwater.web.listening import listen as listening_at
@@ -63,27 +94,42 @@ def served(
             where="--listen",
             hint="pip install 'headwater[web]', or give --listen none",
         )
-    settings = ServerSettings(store_url=store, home=home, trust_code=trust_code, zones=tuple(zones))
+    settings = ServerSettings(
+        store_url=store, home=home, trust_code=trust_code, zones=tuple(zones), compute_limit=compute_limit
+    )
+
+    def secured(host: str) -> ListenerTls | None:
+        return listener_tls(host, home / "tls", asked=tls.asked, certificate=tls.certificate, key=tls.key)
+
+    def protected(host: str, chosen: ListenerTls | None) -> str:
+        if chosen is not None:
+            return f"; certificate {chosen.certificate}, {chosen.fingerprint}"
+        return (
+            "" if is_loopback(host) else "; in clear text (--insecure): whoever reads the network reads it, and tokens"
+        )
+
     with ExitStack() as stack:
         if metrics is not None:
             host, port = address(metrics, option="--metrics")
             opened = stack.enter_context(listening_at(host, port, option="--metrics", wait=RELEASED))
-            settings = replace(settings, metrics=opened.fileno())
-            say(f"metrics at {url_of(opened, host)}/metrics")
+            chosen = secured(host)
+            settings = replace(settings, metrics=opened.fileno(), metrics_tls=chosen)
+            say(f"metrics at {url_of(opened, host, tls=chosen is not None)}/metrics{protected(host, chosen)}")
         if listen != "none" and not missing:
             host, port = address(listen or LISTEN, option="--listen")
-            access = Access(store, loopback=host in LOOPBACK)
+            access = Access(store, loopback=is_loopback(host))
             access.check()
+            chosen = secured(host)
             only = listen is not None
             opened = stack.enter_context(
                 listening_at(host, port, tries=1 if only else TRIES, wait=RELEASED if only else 0.0)
             )
-            settings = replace(settings, listening=opened.fileno(), host=host)
-            url = url_of(opened, host)
+            settings = replace(settings, listening=opened.fileno(), host=host, tls=chosen)
+            url = url_of(opened, host, tls=chosen is not None)
             if port and not url.endswith(f":{port}"):
                 say(f"port {port} is taken: listening at {url.rpartition(':')[2]}")
             link = f"{url}/signin?token={trial_token()}" if access.on_trial else url
-            say(f"dashboard at {link}, REST API at {url}/api/v1")
+            say(f"dashboard at {link}, REST API at {url}/api/v1{protected(host, chosen)}")
             if access.on_trial:
                 say(f"no owner has a token: this link, and the token in {trial_file()}, permit everything")
         if settings.metrics is not None or settings.listening is not None:

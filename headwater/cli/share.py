@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli import complete
+from headwater.cli import bounds, complete
 from headwater.cli.control import (
     ContinuumFile,
     Flow,
@@ -146,12 +146,15 @@ def owner(
         str | None,
         typer.Argument(help="The owner.", show_default="all", autocompletion=complete.owners),
     ] = None,
-    max_dataflows: Annotated[int | None, typer.Option(min=0, help="Maximum number of dataflows.")] = None,
+    max_dataflows: Annotated[
+        int | None, typer.Option(parser=bounds.COUNT, help="Maximum number of dataflows, 0 to 1000000.")
+    ] = None,
     max_operators: Annotated[
-        int | None, typer.Option(min=0, help="Maximum number of operators, shared or not.")
+        int | None, typer.Option(parser=bounds.COUNT, help="Maximum number of operators, shared or not, 0 to 1000000.")
     ] = None,
     max_cores: Annotated[
-        float | None, typer.Option(min=0, help="Load in cores from which no more dataflows are accepted.")
+        float | None,
+        typer.Option(parser=bounds.LOAD, help="Load in cores from which no more dataflows are accepted, 0 to 1000000."),
     ] = None,
     no_limits: Annotated[bool, typer.Option("--no-limits", help="Remove all limits.")] = False,
     role: Annotated[

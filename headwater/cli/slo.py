@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli import complete
+from headwater.cli import bounds, complete
 from headwater.cli.control import Name, StoreOption, Wait, Yes, agree, show_change, tell_stored
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.signals import stopped_by_signals
+from headwater.core.text import cut
 
 if TYPE_CHECKING:
     from headwater.adapt.slo import SLO
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 Number = Annotated[
     int,
-    typer.Argument(help="The decision's number.", show_default=False, autocompletion=complete.decisions),
+    typer.Argument(
+        help="The decision's number.", parser=bounds.DECISION, show_default=False, autocompletion=complete.decisions
+    ),
 ]
 
 
@@ -137,7 +140,7 @@ def reject(number: Number, store: StoreOption = None, as_json: Json = False) -> 
 
 def metrics(
     name: Name,
-    since: Annotated[str, typer.Option("--since", help="Period to show, up to 24h.")] = "10min",
+    since: Annotated[str, typer.Option("--since", parser=bounds.SINCE, help="Period to show, up to 24h.")] = "10min",
     follow: Annotated[bool, typer.Option("--follow", help="Refresh every second, until Ctrl-C.")] = False,
     store: StoreOption = None,
     as_json: Json = False,
@@ -183,9 +186,12 @@ def _limit(read: Callable[[str], float]) -> Callable[[str], float]:
 
 def _number(text: str, option: str) -> float:
     try:
-        return float(text)
+        found = float(text)
     except ValueError:
-        raise typer.BadParameter(f"{option} {text}: write a number, or none") from None
+        found = math.nan
+    if not math.isfinite(found):
+        raise typer.BadParameter(f"{option} {cut(text, 200)}: write a finite number, or none")
+    return found
 
 
 def _share(text: str, option: str) -> float:
@@ -196,5 +202,5 @@ def _share(text: str, option: str) -> float:
     except ValueError:
         found = math.nan
     if rest or not math.isfinite(found):
-        raise typer.BadParameter(f"{option} {text}: write a share, such as 20%")
+        raise typer.BadParameter(f"{option} {cut(text, 200)}: write a share, such as 20%")
     return found

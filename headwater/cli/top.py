@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater.cli import bounds
 from headwater.cli.control import StoreOption
 from headwater.cli.out import print_json, print_line
 from headwater.cli.signals import stopped_by_signals
@@ -39,9 +40,13 @@ def top(
     sort: Annotated[By, typer.Option("--sort", help="Order of deployments; zones and links by load then.")] = By.name,
     rows: Annotated[
         int | None,
-        typer.Option("--rows", min=1, help="Maximum rows per table.", show_default="as many as fit"),
+        typer.Option(
+            "--rows", parser=bounds.ROWS, help="Maximum rows per table, 1 to 100000.", show_default="as many as fit"
+        ),
     ] = None,
-    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between refreshes.")] = 1.0,
+    every: Annotated[
+        float, typer.Option("--every", parser=bounds.REFRESH, help="Seconds between refreshes, 0.1 to 86400.")
+    ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Show it once.")] = False,
     store: StoreOption = None,
     as_json: Annotated[

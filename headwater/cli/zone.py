@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli import complete
-from headwater.cli.control import Conf, Packages
+from headwater.cli import bounds, complete
 from headwater.cli.out import print_line
+from headwater.cli.serve import Tls, TlsCertificate, TlsKey
 from headwater.cli.signals import STOPS, SignalEvent, on_signals
+from headwater.cli.sparkoptions import Conf, ConfFile, Packages, spark_settings
 from headwater.core.errors import DeploymentError
 
 if TYPE_CHECKING:
@@ -67,19 +68,26 @@ def zone(
     ],
     directory: Annotated[Path, typer.Option("--dir", help="Directory of all its data.", show_default=False)],
     listen: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:7070",
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate (PEM); with it all traffic is TLS.", show_default=False)
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls: Tls = None,
+    cores: Annotated[
+        int | None,
+        typer.Option(help="Cores for Spark, 1 to 4096.", parser=bounds.CORES, show_default="the host's n_cpu"),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).", show_default=False)] = None,
-    cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="the host's n_cpu")] = None,
     memory: Annotated[str | None, typer.Option(help="Heap of Spark.", show_default="half the host's memory")] = None,
     packages: Packages = "",
     conf: Conf = None,
+    conf_file: ConfFile = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Start Spark with less processor time; lower throughput later.")
     ] = False,
-    trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "500 milliseconds",
-    max_buffer: Annotated[str, typer.Option(help="Largest size of one channel on disk.")] = "1GiB",
+    trigger: Annotated[
+        str, typer.Option(help="Time between two batches, 0s to 24h.", parser=bounds.trigger)
+    ] = "500 milliseconds",
+    max_buffer: Annotated[
+        str, typer.Option(help="Largest size of one channel on disk, from 4KiB.", parser=bounds.MAX_BUFFER)
+    ] = "1GiB",
     when_full: Annotated[WhenFull, typer.Option(help="What to do when a channel is full.")] = WhenFull.block,
     delivery: Annotated[
         Delivery, typer.Option(help="Delivery of the channels it writes; at least once is faster.")
@@ -101,7 +109,11 @@ def zone(
         ),
     ] = None,
     idle: Annotated[
-        str, typer.Option(help="Time without units after which its Spark ends; the next unit starts it again.")
+        str,
+        typer.Option(
+            help="Time without units after which its Spark ends; the next unit starts it again.",
+            parser=bounds.IDLE,
+        ),
     ] = "5min",
     allow_read: AllowRead = None,
     allow_write: AllowWrite = None,
@@ -128,34 +140,37 @@ def zone(
     HEADWATER_TOKEN holds its credential, which `headwater token NAME` prints, or HEADWATER_TOKEN_FILE names a file
     with it. Units keep running when the agent is killed, and the next agent adopts them; SIGTERM ends units and
     Spark, SIGINT (Ctrl-C) and SIGHUP the agent only.
+
+    Without --tls-cert it makes a certificate of its own, in its directory, which the controller recognizes by the
+    credential.
     """
     import logging
 
     from headwater.agent.agent import Agent
     from headwater.channels.credential import own_credential
     from headwater.channels.logserver import LogServer
-    from headwater.continuum.sparksettings import SparkSettings
+    from headwater.core.address import PLAIN, TLS, is_loopback
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
     from headwater.disk.durable import write_atomically
     from headwater.disk.settings import ChannelSettings, UnitSettings
     from headwater.spark.sparks import Sparks
+    from headwater.tls.listener import clear_text_warning, listener_tls
 
-    if (tls_cert is None) != (tls_key is None):
-        raise typer.BadParameter("--tls-cert and --tls-key go together")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     credential, derived = own_credential(name)
     if derived:
         logging.warning("this agent has the site secret: give it only its credential, by `headwater token %s`", name)
+    permissions = _permissions(read=allow_read, write=allow_write, connect=allow_connect, secrets=allow_secret)
     sparks = Sparks(
         directory / "spark",
         cores=cores,
         memory_mb=parse_heap(memory) if memory else None,
         quick=quick,
-        settings=SparkSettings.of_options(packages, conf or ()),
+        settings=spark_settings(packages, conf, conf_file),
+        secrets=permissions.secrets,
     )
-    parse_duration(trigger)
     channel = ChannelSettings(max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value)
     settings = UnitSettings(trigger=trigger, channel=channel, state_store=state_store)
     if stand_in and offer:
@@ -168,21 +183,33 @@ def zone(
         settings,
         offers=offers,
         idle=parse_duration(idle),
-        permissions=_permissions(read=allow_read, write=allow_write, connect=allow_connect, secrets=allow_secret),
-        reserved=[*(keep_from or ()), *(file for file in (tls_cert, tls_key) if file is not None)],
+        permissions=permissions,
+        reserved=[*(keep_from or ()), *(file for file in (tls_cert, tls_key, conf_file) if file is not None)],
     )
-    pair = (tls_cert.read_text(), tls_key.read_text()) if tls_cert and tls_key else None
+    host = listen.rpartition(":")[0]
     with _only_agent(directory):
+        secured = listener_tls(
+            host, directory / "tls", asked=tls, certificate=tls_cert, key=tls_key, credential=credential
+        )
+        pair = secured.pair if secured else None
         server = LogServer(listen, credential=credential, find=agent.find_log, actions=agent.actions(), tls=pair)
-        host = listen.rpartition(":")[0]
-        address = f"{'grpc+tls://' if pair else ''}{host}:{server.port}"
+        scheme = TLS if secured else "" if is_loopback(host) else PLAIN
+        address = f"{scheme}{host}:{server.port}"
+        warning = clear_text_warning(host) if secured is None else None
+        if warning:
+            logging.warning("this agent listens at %s %s", address, warning)
         agent.begin()
-        record = {"node": name, "pid": os.getpid(), "address": address}
+        record = {
+            "node": name,
+            "pid": os.getpid(),
+            "address": address,
+            "certificate": secured.fingerprint if secured else None,
+        }
         write_atomically(directory / "agent.json", json.dumps(record))
         if as_json:
             print_line(record)
         else:
-            typer.echo(f"{name} listens at {address}")
+            typer.echo(f"{name} listens at {address}{f', certificate {secured.fingerprint}' if secured else ''}")
         done = SignalEvent()
         how: list[int] = []
 

@@ -210,7 +210,7 @@ class FileSinkWriter:
         """Refuse batches of another numbering: those already written would be taken for them, and these be lost."""
         if last is None or last["epoch"] != self._epoch or last["batch"] < 0:
             return
-        if self._lineage and last.get("lineage") not in (None, self._lineage):
+        if last.get("lineage") not in (None, self._lineage):
             raise ChannelError(
                 "the directory holds output of another run: of another state directory, deployment or dataflow",
                 where=str(self.path),

@@ -15,6 +15,7 @@ from headwater.continuum.access import access_of
 from headwater.continuum.broker import Broker, ChannelKind, broker_of, channels_of, check_reach
 from headwater.continuum.sparksettings import SparkSettings, settings_of
 from headwater.continuum.yamltree import Fields, Items, Leaf, Problems, YamlNode
+from headwater.core.address import ADDRESS, PLACE
 from headwater.core.permissions import Permissions
 from headwater.core.quantity import QuantityError, parse_bandwidth, parse_duration
 from headwater.core.requirement import ATTRIBUTE, Capabilities, offered
@@ -28,11 +29,10 @@ DEFAULT_NAME = "continuum"
 # Names become names of files: no separators, no hidden files, no names that look like options.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _NAME_HINT = "use 1 to 100 of A-Z a-z 0-9 _ . - and do not begin with . or -"
-_PLACE = r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}"
-_AT = re.compile(rf"(?:grpc\+tls://)?{_PLACE}")
+_AT = re.compile(ADDRESS)
 _PORT = re.compile(r":([0-9]{1,5})(?=,|$)")
-_HOST_AT = re.compile(rf"{_AT.pattern}|local")
-_SPARK = re.compile(rf"sc://{_PLACE}(?:/[^\s]*)?|spark://{_PLACE}(?:,{_PLACE})*|local")
+_HOST_AT = re.compile(rf"{ADDRESS}|local")
+_SPARK = re.compile(rf"sc://{PLACE}(?:/[^\s]*)?|spark://{PLACE}(?:,{PLACE})*|local")
 # YAML 1.2 reads these as text, but people read them as truths.
 _TRUTHS = {"yes": True, "no": False}
 
@@ -289,7 +289,7 @@ class _Declarations:
         if node is None or (isinstance(node, Leaf) and node.value is None):
             return None
         if isinstance(node, Leaf) and isinstance(node.value, str) and form.fullmatch(node.value):
-            for port in _PORT.findall(node.value.rpartition("://")[2].partition("/")[0]):
+            for port in _PORT.findall(node.value.rpartition("://")[2].partition("/")[0].partition("#")[0]):
                 if not 0 < int(port) < 65_536:
                     self._problems.add(
                         f"{of} is {node}, and there is no port {port}",

@@ -21,6 +21,7 @@ from headwater.continuum.broker import Broker, ChannelKind
 from headwater.continuum.draft import ZoneDraft, closest, draft_of
 from headwater.continuum.sparksettings import SparkSettings
 from headwater.continuum.yamltree import Problems, YamlNode, read_text, tree_of_data, tree_of_text
+from headwater.core.address import Address
 from headwater.core.errors import ContinuumError
 from headwater.core.jsonform import custom_schema
 from headwater.core.permissions import Permissions
@@ -228,6 +229,12 @@ class Continuum:
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes of all zones."""
         return tuple(node for zone in self.zones for node in zone.nodes)
+
+    @cached_property
+    def clear_text(self) -> tuple[str, ...]:
+        """Return the nodes whose traffic crosses a network without TLS, with their addresses."""
+        found = [(node.name, node.at) for node in self.nodes if node.at is not None]
+        return tuple(f"{name} at {at}" for name, at in found if Address.parse(at).exposed)
 
     @cached_property
     def _nodes(self) -> Mapping[str, Node]:

@@ -41,6 +41,8 @@ RESERVED: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "spark.log.level",
+            "spark.python.unix.domain.socket.dir",
+            "spark.python.unix.domain.socket.enabled",
             "spark.sql.catalogImplementation",
             "spark.sql.codegen.cache.maxEntries",
             "spark.sql.codegen.hugeMethodLimit",
@@ -69,8 +71,8 @@ class SparkSettings:
     conf: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of_options(cls, packages: str, conf: Iterable[str]) -> SparkSettings:
-        """Read ``--packages`` (separated by commas) and ``--conf`` (key=value); raise ContinuumError."""
+    def of_options(cls, packages: str, conf: Iterable[str], *, where: str = "--conf") -> SparkSettings:
+        """Read ``--packages`` (separated by commas) and settings (key=value) of ``where``; raise ContinuumError."""
         named = tuple(dict.fromkeys(p.strip() for p in packages.split(",") if p.strip()))
         for package in named:
             if not _PACKAGE.fullmatch(package):
@@ -79,9 +81,11 @@ class SparkSettings:
         for text in conf:
             key, sign, value = text.partition("=")
             if not sign:
-                raise ContinuumError(f"{shown(text)} has no value", where="--conf", hint="write spark.some.key=value")
+                raise ContinuumError(f"{shown(text)} has no value", where=where, hint="write spark.some.key=value")
             if problem := _refused(key):
-                raise ContinuumError(problem[0], where="--conf", hint=problem[1])
+                raise ContinuumError(problem[0], where=where, hint=problem[1])
+            if "\n" in value or "\r" in value:
+                raise ContinuumError(f"the value of {key} has a line break", where=where, hint="write it in one line")
             pairs[key] = value
         return cls(named, tuple(sorted(pairs.items())))
 
@@ -90,6 +94,10 @@ class SparkSettings:
         artifacts = {_artifact(p) for p in other.packages}
         packages = (*(p for p in self.packages if _artifact(p) not in artifacts), *other.packages)
         return SparkSettings(packages, tuple(sorted({**dict(self.conf), **dict(other.conf)}.items())))
+
+    def secret_keys(self) -> tuple[str, ...]:
+        """Return the names of the settings that may hold a secret, by their names."""
+        return tuple(key for key, _ in self.conf if _SECRET.search(key))
 
     def to_data(self) -> dict[str, object]:
         """Return them in the form of the YAML file."""
@@ -133,7 +141,7 @@ def _conf(node: YamlNode, of: str, problems: Problems) -> Iterable[tuple[str, st
             problems.add(
                 f"spark of {of}: {key.text} may hold a secret, and plans are stored with the continuum",
                 where=key.where,
-                hint="give it to the agent alone: headwater zone ... --conf, or a file that only its user can read",
+                hint="give it to the agent alone: headwater zone ... --conf-file FILE, which only its user can read",
             )
         elif not isinstance(value, Leaf) or value.value is None:
             problems.add(f"{key.text} in spark of {of} has no value", where=value.where, hint="write one")

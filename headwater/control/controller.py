@@ -226,6 +226,8 @@ class Controller:
             if failed:
                 say("the store can be written again, the controller goes on")
             failed, paused = "", False
+            with contextlib.suppress(Unavailable, OSError):  # it goes on without
+                self._store.reserve()
 
     def _lose(self) -> None:
         self._lost.set()

@@ -15,6 +15,7 @@ from headwater.control import rows
 from headwater.control import tables as t
 from headwater.control.migrate import bring_up_to_date
 from headwater.control.records import Lease
+from headwater.control.reserve import reserve
 from headwater.core.errors import DeploymentError
 
 CONTROLLER = "controller"
@@ -127,6 +128,12 @@ class DatabaseWriter(DatabaseReader):
         if self._heartbeat is None or self._heartbeat[0] != beat:
             self._heartbeat = (beat, now)
         return bool(now - self._heartbeat[1] >= row.seconds)
+
+    def reserve(self) -> None:
+        """Reserve space for leases, reports and events on a full disk, where the store is a file."""
+        if self._engine.dialect.name == "sqlite" and self._url.database:
+            with t.reachable(self.where):
+                reserve(self._engine, writes=t.WRITES)
 
     def release(self, holder: str) -> None:
         """Release the lease, so that the next controller need not wait; its term is not reused."""

@@ -60,7 +60,7 @@ class Poller:
         self._round: Round[NodeReport] = Round(calls)
         self._drifted = drifted
         self._deployed: dict[str, _Deployed] = {}
-        self._errors: dict[tuple[str, str], str] = {}
+        self._troubles: dict[tuple[str, str], str] = {}
         self._heartbeats = NodeHeartbeats(store)
         self.seconds = 0.0
         """Seconds of a core that a round uses: the lower of the last two, because the first round after a change
@@ -158,7 +158,7 @@ class Poller:
             progress = answer.progress.get(name, Progress(seconds=0.0))
             progress = replace(progress, agent=answer.agent, spark=answer.spark)
             found = ReportRecord(node=key[1], at=now, progress=progress)
-            self._tell_failed(name, progress)
+            self._tell_troubles(name, progress)
         one.said[key] = found
         if before is None or (before.error, _lasting(before.progress)) != (
             found.error,
@@ -166,14 +166,15 @@ class Poller:
         ):
             one.news.add(key)
 
-    def _tell_failed(self, name: str, progress: Progress) -> None:
+    def _tell_troubles(self, name: str, progress: Progress) -> None:
+        """Write into the history that a unit has failed, or waits for a service, once for each reason."""
         for unit in progress.units:
-            wrong = unit.error or ""
-            if wrong != self._errors.get((name, unit.unit), ""):
+            subject = f"{unit.unit} failed: " if unit.error else f"{unit.unit} waits: "
+            wrong = unit.error or unit.waits or ""
+            if wrong != self._troubles.get((name, unit.unit), ""):
                 if wrong:
-                    subject = f"{unit.unit} failed: "
                     self._store.tell_again([name], subject, subject + wrong.splitlines()[0])
-                self._errors[name, unit.unit] = wrong
+                self._troubles[name, unit.unit] = wrong
 
     @staticmethod
     def _differs(one: _Deployed, key: Key, report: NodeReport, name: str) -> bool:

@@ -1,7 +1,7 @@
 """Shared dataflows in the store: pools, submissions, owners and their rights.
 
 A submission takes effect with the pool's version that added it, and ends with the version that removes it; a version
-that was refused or rolled back has no effect. Only a hash of an owner's token is stored.
+that was refused or rolled back has no effect. Only hashes of owners' tokens and of names of sessions are stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, and_, delete, insert, select, update
+from sqlalchemy import Connection, and_, delete, insert, or_, select, update
 
 from headwater.control import rows
 from headwater.control import tables as t
@@ -127,6 +127,13 @@ class SharingReader(DatabaseReader):
                 found = _owner(row)
         return found
 
+    def owner_of_session(self, session: str) -> Owner | None:
+        """Return the owner who has signed in; None where the session is over, or the owner's token is another one."""
+        current = and_(t.owners.c.name == t.sessions.c.owner, t.owners.c.secret == t.sessions.c.secret)
+        mine = and_(t.sessions.c.id == _session_id(session), t.sessions.c.until > time.time())
+        row = self._one(select(t.owners).join(t.sessions, current).where(mine))
+        return None if row is None else _owner(row)
+
     def is_guarded(self) -> bool:
         """Return whether any owner has a token."""
         return self._one(select(t.owners.c.name).where(t.owners.c.secret.is_not(None)).limit(1)) is not None
@@ -184,6 +191,28 @@ class Sharing(SharingReader, DatabaseWriter):
                 connection.execute(insert(t.owners).values(**{"name": name, "role": least, **values}))
         return given
 
+    def begin_session(self, token: str, *, seconds: float, most: int) -> str | None:
+        """Begin a session of a token's owner and return its name, which is not stored; None for an unknown token.
+
+        It ends after ``seconds``, with ``end_session``, or with the token; of more than ``most`` the oldest end.
+        """
+        owner = self.owner_by(token)
+        if owner is None:
+            return None
+        session, now = secrets.token_urlsafe(32), time.time()
+        with self._writing() as connection:
+            values = {"owner": owner.name, "secret": _hashed(owner.name, token), "until": now + seconds}
+            connection.execute(insert(t.sessions).values(id=_session_id(session), **values))
+            kept = select(t.sessions.c.id).order_by(t.sessions.c.until.desc()).limit(most)
+            over = or_(t.sessions.c.until <= now, t.sessions.c.id.not_in(kept))
+            connection.execute(delete(t.sessions).where(over))
+        return session
+
+    def end_session(self, session: str) -> None:
+        """End a session, if there is one."""
+        with self._writing() as connection:
+            connection.execute(delete(t.sessions).where(t.sessions.c.id == _session_id(session)))
+
     def grant(self, owner: str, other: str, what: Right, *, given: bool = True) -> None:
         """Grant a right to an owner's dataflows to another owner, or revoke it."""
         mine = and_(t.rights.c.owner == owner, t.rights.c.other == other, t.rights.c.what == what)
@@ -226,6 +255,10 @@ def _remove(connection: Connection, pool: str, name: str, version: int) -> None:
 def _owner(row: Any) -> Owner:
     limits = load_json(OwnerLimits, row.limits, what="an owner's limits")
     return Owner(name=row.name, guarded=row.secret is not None, limits=limits, role=row.role)
+
+
+def _session_id(session: str) -> str:
+    return hashlib.sha256(session.encode()).hexdigest()
 
 
 def _hashed(name: str, token: str) -> str:

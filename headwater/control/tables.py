@@ -36,7 +36,10 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, InternalError, NoSuchMo
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.schema import CreateColumn
 
+from headwater.control.reserve import keep_journal
 from headwater.core.errors import DeploymentError, Missing, Unavailable
+from headwater.core.rules import OneLine, Refused
+from headwater.core.text import printable
 
 STORE = "HEADWATER_STORE"
 """The environment variable with the store's URL."""
@@ -45,8 +48,8 @@ STANDSTILL_SECONDS = 15
 HOME = Path(".headwater")
 """Directory of this machine's agents, and of the store where no other is named."""
 
-SCHEMA = 7
-UPGRADED = frozenset({2, 3, 4, 5, 6})
+SCHEMA = 8
+UPGRADED = frozenset({2, 3, 4, 5, 6, 7})
 """Versions that can be migrated: see ``headwater.control.migrate``."""
 SYNCHRONOUS = "FULL"
 """SQLite's durability of a commit: this level survives a power cut."""
@@ -196,6 +199,14 @@ owners = Table(
     Column("limits", Text, nullable=False),
     Column("role", String(20), nullable=False, server_default="owner"),
 )
+sessions = Table(
+    "headwater_sessions",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("owner", String(100), nullable=False),
+    Column("secret", String(64), nullable=False),
+    Column("until", Float, nullable=False),
+)
 rights = Table(
     "headwater_rights",
     metadata,
@@ -236,10 +247,11 @@ def url_of(store_url: str | Path) -> URL:
     """Parse a path or a database URL."""
     given = str(store_url)
     if "://" not in given:
+        _check_file(given)
         return URL.create("sqlite", database=given)
     try:
         url = make_url(given)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:  # a ValueError: the port is no number
         raise DeploymentError(
             "not a database URL", where="--store", hint="give a path, or postgresql://user@host/database"
         ) from error
@@ -251,7 +263,22 @@ def url_of(store_url: str | Path) -> URL:
             where="--store",
             hint="give a path (SQLite), or postgresql://user@host/database",
         )
+    if url.get_backend_name() == "sqlite" and url.database:
+        _check_file(url.database)
     return url
+
+
+def _check_file(path: str) -> None:
+    """Refuse a path that cannot be a store's file."""
+    try:
+        OneLine().check(path, "the path")
+        if Path(path).is_dir():
+            raise Refused("a directory, not a store", hint="give the path of a file in it, such as store.db")
+    except (Refused, OSError) as error:
+        what, hint = (error.what, error.hint) if isinstance(error, Refused) else (error.strerror, None)
+        raise DeploymentError(
+            str(what), where=f"--store {printable(path, 200)}", hint=hint or "give a shorter path"
+        ) from error
 
 
 def shown(url: URL) -> str:
@@ -292,6 +319,7 @@ def _on_connect(connection: Any, record: object) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA busy_timeout = 30000")
     cursor.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
+    keep_journal(cursor)
     cursor.close()
 
 

@@ -104,6 +104,12 @@ class SparkStumbled(RuntimeFailure):
     retryable = True
 
 
+class WaitsForBroker(RuntimeFailure):
+    """A unit's query has ended because no Kafka broker answers; the unit continues when one does."""
+
+    retryable = True
+
+
 class UserCodeError(RuntimeFailure):
     """A function given by the user raised; names the operator and the row."""
 
@@ -135,6 +141,10 @@ class Unavailable(HeadwaterError):
 
     retryable = True
     exit_code = 7
+
+
+class BrokerAway(Unavailable):
+    """No Kafka broker answers."""
 
 
 class Busy(Unavailable):

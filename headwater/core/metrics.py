@@ -90,6 +90,8 @@ class UnitProgress:
     idle: tuple[str, ...] = ()
     """Locations, and nodes, without new rows, that its event time does not wait for."""
     error: str | None = None
+    waits: str | None = None
+    """Service outside that does not answer; the unit continues by itself when it does."""
     run: str | None = None
     """Identifies one run of its query: it changes when the unit restarts."""
     operators: tuple[OperatorProgress, ...] = ()

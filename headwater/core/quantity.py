@@ -22,6 +22,7 @@ MOST_BYTES = 2**63 - 1
 MOST_BITS_PER_S = 1e18
 MOST_SECONDS = 1000 * 365.25 * 86_400
 """Bounds of all quantities. Spark's times are microseconds in 64 bits, and its timestamps end in the year 9999."""
+_MOST_HEAP = 16 * 2**20  # MiB
 _BOUND_OF = {
     "size": (MOST_BYTES, "8191PiB"),
     "bandwidth": (MOST_BITS_PER_S, "1000000Tbit/s"),
@@ -96,8 +97,9 @@ def parse_heap(text: str) -> int:
     """
     short = re.fullmatch(r"([0-9]{1,19})([gGmM])", text)
     found = parse_size(f"{short[1]}{short[2].upper()}iB" if short else text) // 2**20
-    if found < 1:
-        raise QuantityError(f"a heap of {shown(text)} is less than 1MiB", hint="write 1g, or 512m")
+    if not 1 <= found <= _MOST_HEAP:
+        size = "less than 1MiB" if found < 1 else "more than 16TiB, the largest of Java's"
+        raise QuantityError(f"a heap of {shown(text)} is {size}", hint="write 1g, or 512m")
     return found
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
+from typing import Any
+
+_DIGITS = 400  # bits of a number that is written out
+
 
 def cut(text: str, most: int) -> str:
     """Return at most ``most`` characters of a text.
@@ -15,6 +20,22 @@ def cut(text: str, most: int) -> str:
 def shown(text: str) -> str:
     """Quote a text, cut to a readable length."""
     return repr(cut(text, 60))
+
+
+def shown_value(value: Any) -> str:
+    """Return any value for a message: cut, quick for the largest, and without fail.
+
+    >>> shown_value("a"), shown_value(1.5), shown_value([1] * 1_000_000), shown_value(10**5000)
+    ("'a'", '1.5', '[1, 1, 1, 1, 1, 1, ...]', 'a number of 5001 digits')
+    """
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, int) and abs(value).bit_length() > _DIGITS:
+        return f"a number of {int(value.bit_length() * 0.30103) + 1} digits"
+    try:
+        return printable(reprlib.repr(value), 100)
+    except Exception:  # its __repr__ is code from outside
+        return f"an object of type {cut(type(value).__name__, 60)}"
 
 
 def printable(text: str, most: int = 600) -> str:

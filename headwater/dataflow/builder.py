@@ -8,16 +8,37 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headwater.core.errors import DataflowError
+from headwater.core.text import cut
 from headwater.dataflow import habits, sources
 from headwater.dataflow import operators as ops
+from headwater.dataflow.arguments import checked
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.hoist import hoist_watermarks
+from headwater.dataflow.settings import (
+    MOST_WRITTEN,
+    ColumnName,
+    Duration,
+    Label,
+    Machines,
+    Option,
+    Place,
+    QualityOfService,
+    RowCount,
+    RowsPerSecond,
+    SchemaOf,
+    Seed,
+    SensorRate,
+)
 from headwater.dataflow.stream import Stream, schema_text
 
 
-def flow(name: str, *, locations: Sequence[str] = ()) -> DataflowBuilder:
-    """Start a dataflow for these locations of the continuum."""
-    return DataflowBuilder(name, habits.as_locations(locations, where=f"dataflow '{name}'"))
+@checked
+def flow(name: Label, *, locations: Sequence[Label] = ()) -> DataflowBuilder:
+    """Start a dataflow for these locations of the continuum, at most 5000; it has at most 2000 operators.
+
+    Names have letters, digits, ``_``, ``-`` and ``.``, at most 100 of them: they become names of files.
+    """
+    return DataflowBuilder(name, tuple(locations))
 
 
 class DataflowBuilder(habits.NameGuard):
@@ -63,9 +84,18 @@ class DataflowBuilder(habits.NameGuard):
     def _unknown(self, name: str) -> habits.UnknownName:
         return habits.missing(name, self, habits.BUILDER, where=f"dataflow '{self.name}'")
 
+    def _place_of(self, method: str) -> str:
+        return f"{method} of dataflow '{self.name}'"
+
     def new_id(self, kind: str) -> str:
         """Return the next free name for an operator of ``kind``."""
         self._counts[kind] += 1
+        if self._counts.total() > MOST_WRITTEN:
+            raise DataflowError(
+                f"more than {MOST_WRITTEN} operators",
+                where=f"dataflow '{self.name}'",
+                hint="write several dataflows; is an operator added in a loop that does not end?",
+            )
         count = self._counts[kind]
         return kind if count == 1 else f"{kind}-{count}"
 
@@ -84,19 +114,19 @@ class Reader(habits.NameGuard):
 
     def files(
         self,
-        path: str,
-        schema: str,
+        path: Place,
+        schema: SchemaOf,
         *,
         format: Literal["csv", "json", "parquet"],
-        location_as: str | None = None,
-        file_as: str | None = None,
-        **options: str,
+        location_as: ColumnName | None = None,
+        file_as: ColumnName | None = None,
+        **options: Option,
     ) -> Stream:
         """Read files that appear in a directory, or match a glob; ``options`` are Spark's for the format.
 
         ``location_as``, ``file_as``: add the row's location, or the URI of its file, as a column of that name.
         """
-        text = schema_text(schema, f"read.files('{path}')")
+        text = schema_text(schema, f"read.files('{cut(path, 200)}')")
         settings = tuple(sorted((k, str(v)) for k, v in options.items()))
         return self._source(
             sources.FileSource,
@@ -109,38 +139,57 @@ class Reader(habits.NameGuard):
         )
 
     def csv(
-        self, path: str, schema: str, *, location_as: str | None = None, file_as: str | None = None, **options: str
+        self,
+        path: Place,
+        schema: SchemaOf,
+        *,
+        location_as: ColumnName | None = None,
+        file_as: ColumnName | None = None,
+        **options: Option,
     ) -> Stream:
         """Read CSV files; Spark's options (``header``, ``sep``, ``timestampFormat`` ...) by name."""
         return self.files(path, schema, format="csv", location_as=location_as, file_as=file_as, **options)
 
     def json(
-        self, path: str, schema: str, *, location_as: str | None = None, file_as: str | None = None, **options: str
+        self,
+        path: Place,
+        schema: SchemaOf,
+        *,
+        location_as: ColumnName | None = None,
+        file_as: ColumnName | None = None,
+        **options: Option,
     ) -> Stream:
         """Read files of JSON lines."""
         return self.files(path, schema, format="json", location_as=location_as, file_as=file_as, **options)
 
-    def parquet(self, path: str, schema: str, *, location_as: str | None = None, file_as: str | None = None) -> Stream:
+    def parquet(
+        self, path: Place, schema: SchemaOf, *, location_as: ColumnName | None = None, file_as: ColumnName | None = None
+    ) -> Stream:
         """Read Parquet files."""
         return self.files(path, schema, format="parquet", location_as=location_as, file_as=file_as)
 
-    def rate(self, rows_per_second: int = 1, *, location_as: str | None = None) -> Stream:
-        """Count upwards: columns ``timestamp`` and ``value`` (Spark's rate source)."""
+    def rate(self, rows_per_second: RowsPerSecond = 1, *, location_as: ColumnName | None = None) -> Stream:
+        """Count upwards: columns ``timestamp`` and ``value`` (Spark's rate source).
+
+        ``rows_per_second``: at most 1000000000, which 64 bits can count for 292 years.
+        """
         return self._source(sources.RateSource, rows_per_second=rows_per_second, location_as=location_as)
 
     def sensors(
         self,
         *,
-        seed: int = 0,
-        machines: int = 1,
-        interval: str = "5 minutes",
-        rows_per_second: float = 10.0,
-        rows: int | None = None,
-        location_as: str | None = None,
+        seed: Seed = 0,
+        machines: Machines = 1,
+        interval: Duration = "5 minutes",
+        rows_per_second: SensorRate = 10.0,
+        rows: RowCount | None = None,
+        location_as: ColumnName | None = None,
     ) -> Stream:
         """Generate machine temperatures with labelled anomalies; equal seeds give equal rows.
 
-        ``rows`` bounds the stream (per location); ``rows_per_second=0`` removes the rate limit.
+        ``rows`` bounds the stream (per location); ``rows_per_second`` is at most 1000000000, and 0 removes the rate
+        limit. ``machines``: at most 100000 per location, for each instant has a row of each. ``interval``: the time
+        between two readings of a machine, at least a microsecond. ``seed``: a whole number of 64 bits.
         """
         return self._source(
             sources.SensorSource,
@@ -154,15 +203,15 @@ class Reader(habits.NameGuard):
 
     def mqtt(
         self,
-        broker: str,
-        topic: str,
-        schema: str,
+        broker: Place,
+        topic: Place,
+        schema: SchemaOf,
         *,
-        qos: int = 1,
-        username_env: str | None = None,
-        password_env: str | None = None,
+        qos: QualityOfService = 1,
+        username_env: Place | None = None,
+        password_env: Place | None = None,
         tls: bool = False,
-        location_as: str | None = None,
+        location_as: ColumnName | None = None,
     ) -> Stream:
         """Read JSON messages of an MQTT topic. ``broker`` is host or host:port.
 
@@ -172,7 +221,7 @@ class Reader(habits.NameGuard):
             sources.MqttSource,
             broker=broker,
             topic=topic,
-            schema_text=schema_text(schema, f"read.mqtt('{topic}')"),
+            schema_text=schema_text(schema, f"read.mqtt('{cut(topic, 200)}')"),
             qos=qos,
             username_env=username_env,
             password_env=password_env,
@@ -182,6 +231,9 @@ class Reader(habits.NameGuard):
 
     def _unknown(self, name: str) -> habits.UnknownName:
         return habits.missing(name, self, habits.READER, where=f"read of dataflow '{self.builder.name}'")
+
+    def _place_of(self, method: str) -> str:
+        return f"read.{method} of dataflow '{self.builder.name}'"
 
     def _source(self, cls: type[sources.Source], **settings: Any) -> Stream:
         operator = cls(id=self.builder.new_id(cls.kind), **settings)

@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from headwater.core.errors import DataflowError
+from headwater.core.text import shown_value
 
 _LONGEST = 300  # characters of an exception's text, and of a row
 
@@ -44,7 +45,7 @@ class PythonFunction:
     def of(cls, function: Callable[..., Any], *, where: str) -> PythonFunction:
         """Capture ``function`` with everything it refers to; refuse one that cannot be pickled."""
         if not callable(function):
-            raise DataflowError(f"{function!r} is not a function", where=where, hint="pass a function")
+            raise DataflowError(f"{shown_value(function)} is not a function", where=where, hint="pass a function")
         try:
             # Functions of the user's own files are pickled by value: a zone does not have these files.
             with _by_value():

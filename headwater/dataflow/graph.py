@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -18,13 +17,15 @@ from pydantic_core import CoreSchema
 from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
 from headwater.core.jsonform import custom_schema, problem
 from headwater.core.requirement import Requirement
+from headwater.core.rules import FileName, Refused
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, sources, stateful
+from headwater.dataflow.settings import MOST_LOCATIONS, MOST_OPERATORS
 from headwater.dataflow.types import StreamType
 
 FORMAT = 1
 MAX_JSON_BYTES = 64 * 2**20
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")
+_NAME = FileName()
 _TITLE: TypeAdapter[str] = TypeAdapter(str)
 _LOCATIONS: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
 _ENTRIES: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(list[dict[str, Any]])
@@ -76,7 +77,7 @@ class Dataflow:
     locations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        problems = [*_name_problems(self), *_shape_problems(self.operators)]
+        problems = _size_problems(self) or [*_name_problems(self), *_shape_problems(self.operators)]
         if not problems:
             problems = self._type_problems()
         if problems:
@@ -270,18 +271,25 @@ def _graph(operators: tuple[ops.Operator, ...]) -> nx.DiGraph[str]:
     return graph
 
 
+def _size_problems(flow: Dataflow) -> list[HeadwaterError]:
+    """Check the numbers of operators and locations, before anything looks at each of them."""
+    counts = (("operators", len(flow.operators), MOST_OPERATORS), ("locations", len(flow.locations), MOST_LOCATIONS))
+    return [
+        DataflowError(f"{count} {what}", hint=f"a dataflow has at most {most} {what}: write several dataflows")
+        for what, count, most in counts
+        if count > most
+    ]
+
+
 def _name_problems(flow: Dataflow) -> list[HeadwaterError]:
     problems: list[HeadwaterError] = []
     names = [("dataflow", flow.name), *(("operator", o.id) for o in flow.operators)]
     names += [("location", x) for x in flow.locations]
     for what, name in names:
-        if not _NAME.match(name):
-            problems.append(
-                DataflowError(
-                    f"{what} name {name!r} cannot be used",
-                    hint="use letters, digits, '_', '-' and '.', at most 100 of them (it becomes a file name)",
-                )
-            )
+        try:
+            _NAME.check(name, f"{what} name")
+        except Refused as error:
+            problems.append(DataflowError(error.what, hint=error.hint))
     for location in (x for x, count in Counter(flow.locations).items() if count > 1):
         problems.append(DataflowError(f"location {location} is named twice", hint="name it once"))
     return problems

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headwater.core.errors import DataflowError, suggestion
+from headwater.dataflow.arguments import ArgumentGuard
 
 _NOTHING = "nothing: "
 STREAM = {
@@ -84,7 +85,7 @@ class UnknownName(DataflowError, AttributeError):
     """A method or attribute that is not there; also an AttributeError, as ``hasattr`` and copying expect."""
 
 
-class NameGuard:
+class NameGuard(ArgumentGuard):
     """An object of the dataflow that answers a name it does not have with the line to write instead."""
 
     def _unknown(self, name: str) -> UnknownName:
@@ -111,36 +112,3 @@ def missing(name: str, owner: Any, known: Mapping[str, str], *, where: str, colu
         )
     own = [n for n in dir(type(owner)) if not n.startswith("_")]
     return UnknownName(f"{kind} has no '{name}'", where=where, hint=suggestion(name, own, "it has"))
-
-
-def as_text(value: Any, example: str, *, where: str) -> str:
-    """Return an expression's text; raise DataflowError for a Column, a list or anything else."""
-    if isinstance(value, str):
-        return value
-    what = "a PySpark Column" if type(value).__name__ == "Column" else _a(value)
-    raise DataflowError(f"{what} where text is wanted", where=where, hint=f"write SQL as text: {example}")
-
-
-def as_schema(value: Any, *, where: str) -> str:
-    """Return a schema's text; raise DataflowError with that text for a StructType."""
-    if isinstance(value, str):
-        return value
-    fields = getattr(value, "fields", None)
-    if type(value).__name__ == "StructType" and fields is not None:
-        text = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in fields)
-        raise DataflowError("a StructType where text is wanted", where=where, hint=f'write the schema as "{text}"')
-    raise DataflowError(
-        f"{_a(value)} where a schema is wanted", where=where, hint='write "id int, ts timestamp, v double"'
-    )
-
-
-def as_locations(value: Any, *, where: str) -> tuple[str, ...]:
-    """Return locations; raise DataflowError for a single text, whose letters would be taken."""
-    if isinstance(value, str):
-        raise DataflowError("locations are a text", where=where, hint=f'write locations=["{value}"]')
-    return tuple(value)
-
-
-def _a(value: Any) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

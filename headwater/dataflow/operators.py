@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, get_type_hints
 
-from headwater.core.errors import DataflowError, HeadwaterError
-from headwater.core.quantity import parse_duration
+from headwater.core.errors import DataflowError
 from headwater.core.requirement import Requirement
+from headwater.core.rules import ANYTHING, OneLine, Refused, Rule, Span, rule_of
+from headwater.core.text import cut
 from headwater.dataflow.function import PythonFunction
+from headwater.dataflow.settings import Duration, DurationOrNone
 from headwater.dataflow.types import EventTime, StreamType, idle_together, is_time
 from headwater.sql.expressions import check, check_condition
 from headwater.sql.lexer import quoted
@@ -37,6 +40,14 @@ class Operator:
     layer: str | None = None
     requires: Requirement = Requirement()
 
+    def __post_init__(self) -> None:
+        cls: Any = type(self)  # mypy takes no class of a dataclass for the Hashable that cache wants
+        for name, rule in _rules(cls).items():
+            try:
+                rule.check(getattr(self, name), name)
+            except Refused as error:
+                raise self.error(error.what, error.hint or "correct this setting") from error
+
     def config(self) -> dict[str, Any]:
         """Return the operator's settings as JSON-able data, without name, inputs and place."""
         found = {f.name: _data(getattr(self, f.name)) for f in fields(self) if f.name not in _PLACEMENT}
@@ -53,7 +64,7 @@ class Operator:
     @property
     def where(self) -> str:
         """The operator's name in error messages."""
-        return f"operator '{self.id}' ({self.kind})"
+        return f"operator '{cut(str(self.id), 120)}' ({self.kind})"
 
     @property
     def label(self) -> str:
@@ -70,16 +81,25 @@ class Operator:
     def duration(self, text: str, name: str) -> float:
         """Parse a duration setting into seconds."""
         try:
-            return parse_duration(text)
-        except (HeadwaterError, TypeError) as error:
-            raise self.error(f"{name} is not a duration: {text!r}", "write it as '30 seconds'") from error
+            return Span(least=0).seconds(text, name)
+        except Refused as error:
+            raise self.error(error.what, error.hint or "write it as '30 seconds'") from error
 
     def partition_keys(self) -> tuple[str, ...] | None:
         """Columns by which rows meet in this operator; () = all rows meet; None = rows never meet."""
         return None
 
 
+@cache
+def _rules(cls: Any) -> dict[str, Rule]:
+    """Return the rule of each setting of an operator, from its annotation."""
+    hints = get_type_hints(cls, include_extras=True)
+    found = {f.name: rule_of(hints[f.name]) for f in fields(cls)}
+    return {name: rule for name, rule in found.items() if rule is not ANYTHING}
+
+
 _PLACEMENT = {"id", "inputs", "layer", "requires"}
+_COLUMN = OneLine()
 _LONGEST = 44  # characters of the settings in a label
 
 
@@ -258,8 +278,8 @@ class Watermark(Operator):
     shown: ClassVar[tuple[str, ...]] = ("column", "delay")
     newer: ClassVar[frozenset[str]] = frozenset({"idle_after"})
     column: str
-    delay: str
-    idle_after: str | None = None
+    delay: DurationOrNone
+    idle_after: Duration | None = None
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs
@@ -276,10 +296,6 @@ class Watermark(Operator):
             )
         seconds = self.duration(self.delay, "the watermark's delay")
         idle = None if self.idle_after is None else self.duration(self.idle_after, "idle_after")
-        if idle is not None and idle <= 0:
-            raise self.error(
-                f"idle_after is not positive: {self.idle_after!r}", "write it as '5 minutes', or leave it out"
-            )
         (name,) = column.columns
         return StreamType(source.schema, EventTime(name, seconds, idle), source.located_by)
 
@@ -330,10 +346,17 @@ def require_deterministic(operator: Operator, expression: Any) -> None:
 
 
 def checked_schema(operator: Operator, columns: list[Column]) -> Schema:
+    """Return the schema of an operator's output; its names appear in plans, messages and files."""
     try:
-        return Schema(tuple(columns))
+        schema = Schema(tuple(columns))
     except DataflowError as error:
         raise operator.error(error.what, error.hint or "name every column once") from error
+    for name in schema.names:
+        try:
+            _COLUMN.check(name, "the column's name")
+        except Refused as error:
+            raise operator.error(error.what, f"{error.hint}; AS gives it another name") from error
+    return schema
 
 
 def _typed(schema: Schema) -> Mapping[str, DataType]:
@@ -343,9 +366,10 @@ def _typed(schema: Schema) -> Mapping[str, DataType]:
 def opaque_output(operator: Operator, source: StreamType, schema_text: str) -> StreamType:
     """Return the output type of a Python function: columns of equal name and type keep their meaning."""
     try:
-        schema = Schema.parse(schema_text)
+        parsed = Schema.parse(schema_text)
     except DataflowError as error:
         raise operator.error(error.what, error.hint or "write the schema as 'id bigint, v double'") from error
+    schema = checked_schema(operator, list(parsed.columns))
     same = {c.name for c in schema.columns} & {c.name for c in source.schema.columns if c in schema.columns}
     time = source.event_time if source.event_time and source.event_time.column in same else None
     return StreamType(schema, time, frozenset(c for c in source.located_by if c in same))

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.operators import Operator
+from headwater.dataflow.settings import ColumnName, Place, ShownRows
 from headwater.dataflow.types import StreamType
 
 
@@ -27,12 +28,10 @@ class FileSink(Sink):
     kind: ClassVar[str] = "write_files"
     lasting: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("format", "path")
-    path: str
+    path: Place
     format: Literal["csv", "json", "parquet"]
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
-        if self.format not in ("csv", "json", "parquet"):
-            raise self.error(f"no files of format '{self.format}' can be written", "use csv, json or parquet")
         if self.format == "csv":
             for column in inputs[0].schema.columns:
                 if column.type.text.startswith(("struct", "array", "map")):
@@ -48,12 +47,7 @@ class ConsoleSink(Sink):
     """Rows printed where the dataflow was started."""
 
     kind: ClassVar[str] = "console"
-    rows: int = 20
-
-    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
-        if self.rows < 1:
-            raise self.error(f"rows is {self.rows}", "give at least 1")
-        return inputs[0]
+    rows: ShownRows = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +82,11 @@ class KafkaSink(Sink):
     kind: ClassVar[str] = "kafka"
     lasting: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("topic",)
-    bootstrap_servers: str
-    topic: str
+    bootstrap_servers: Place
+    topic: Place
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
-    user_env: str | None = None
-    password_env: str | None = None
+    user_env: Place | None = None
+    password_env: Place | None = None
     options: tuple[tuple[str, str], ...] = ()
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
@@ -105,8 +99,6 @@ class KafkaSink(Sink):
         for name, type_ in columns.items():
             if type_ not in ("string", "binary"):
                 raise self.error(f"Kafka takes text or binary, and '{name}' is {type_}", "cast it to string")
-        if self.delivery not in ("exactly_once", "at_least_once"):
-            raise self.error(f"unknown delivery '{self.delivery}'", "use exactly_once or at_least_once")
         for name, _ in self.options:
             if any(word in name for word in ("password", "secret", "jaas", "key.pem")):
                 raise self.error(f"'{name}' would be stored with the dataflow", "name it: password_env='VARIABLE'")
@@ -124,10 +116,10 @@ class JdbcSink(Sink):
     kind: ClassVar[str] = "jdbc"
     lasting: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("table",)
-    url: str
-    table: str
-    batch_column: str | None = "headwater_batch"
-    user_env: str | None = None
-    password_env: str | None = None
-    driver: str | None = None
+    url: Place
+    table: Place
+    batch_column: ColumnName | None = "headwater_batch"
+    user_env: Place | None = None
+    password_env: Place | None = None
+    driver: Place | None = None
     options: tuple[tuple[str, str], ...] = ()

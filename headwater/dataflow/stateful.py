@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from headwater.core.errors import HeadwaterError
 from headwater.core.quantity import parse_interval
+from headwater.core.text import cut
+from headwater.dataflow.arguments import checked
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.operators import (
     Operator,
@@ -16,6 +18,7 @@ from headwater.dataflow.operators import (
     opaque_output,
     require_deterministic,
 )
+from headwater.dataflow.settings import Bound, ColumnName, Duration, StateText, WindowRows
 from headwater.dataflow.types import EventTime, StreamType, idle_together, is_time
 from headwater.sql.expressions import check_aggregate
 from headwater.sql.rewrite import row_aggregates
@@ -32,8 +35,8 @@ class TimeWindow:
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     column: str
-    size: str
-    slide: str | None = None
+    size: Duration
+    slide: Duration | None = None
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,21 @@ class SessionWindow:
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     column: str
-    gap: str
+    gap: Duration
 
 
-def window(time_column: str, size: str, slide: str | None = None) -> TimeWindow:
-    """Tumbling windows of ``size``, or sliding ones every ``slide``, for ``group_by``."""
+@checked
+def window(time_column: ColumnName, size: Duration, slide: Duration | None = None) -> TimeWindow:
+    """Tumbling windows of ``size``, or sliding ones every ``slide``, for ``group_by``.
+
+    Both are at least a microsecond, as Spark's times, and at most 365250 days.
+    """
     return TimeWindow(time_column, size, slide)
 
 
-def session_window(time_column: str, gap: str) -> SessionWindow:
-    """Windows that end after ``gap`` without rows, for ``group_by``."""
+@checked
+def session_window(time_column: ColumnName, gap: Duration) -> SessionWindow:
+    """Windows that end after ``gap`` without rows, for ``group_by``; a microsecond to 365250 days."""
     return SessionWindow(time_column, gap)
 
 
@@ -102,12 +110,11 @@ class Aggregate(Operator):
 
     def _check_window(self, window: TimeWindow | SessionWindow) -> str:
         if isinstance(window, SessionWindow):
-            gap = self.duration(window.gap, "the session's gap")
-            if gap <= 0:
+            if self.duration(window.gap, "the session's gap") <= 0:
                 raise self.error("the session's gap is not positive", "write it as '5 minutes'")
             return "session_window"
         size = self.duration(window.size, "the window's size")
-        slide = self.duration(window.slide, "the window's slide") if window.slide else size
+        slide = self.duration(window.slide, "the window's slide") if window.slide is not None else size
         if size <= 0 or not 0 < slide <= size:
             raise self.error(f"window of {window.size} every {window.slide}", "0 < slide <= size")
         return "window"
@@ -157,8 +164,8 @@ class Join(Operator):
     stateful: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("on",)
     on: tuple[str, ...]
-    earliest: str
-    latest: str
+    earliest: Bound
+    latest: Bound
     how: Literal["inner", "left"] = "inner"
 
     def intervals(self) -> tuple[tuple[int, float], tuple[int, float]]:
@@ -180,8 +187,6 @@ class Join(Operator):
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         left, right = inputs
         low, high = self.bounds()
-        if self.how not in ("inner", "left"):
-            raise self.error(f"unknown join '{self.how}'", "use how='inner', or 'left' (swap the streams)")
         for side, stream in (("left", left), ("right", right)):
             if stream.event_time is None:
                 raise self.error(
@@ -203,12 +208,12 @@ class Join(Operator):
                 raise self.error(f"'{key}' is {a.text} on the left and {b.text} on the right", "cast one side")
         keys = {k.lower() for k in self.on}
         if len(keys) < len(self.on):
-            raise self.error(f"duplicate keys: {', '.join(self.on)}", "names ignore case: name each once")
+            raise self.error(f"duplicate keys: {cut(', '.join(self.on), 200)}", "names ignore case: name each once")
         rest = [c for c in right.schema.columns if c.name.lower() not in keys]
         clash = {c.name.lower() for c in rest} & {c.name.lower() for c in left.schema.columns}
         if clash:
             raise self.error(
-                f"both streams have: {', '.join(sorted(clash))}",
+                f"both streams have: {cut(', '.join(sorted(clash)), 200)}",
                 "rename them on one side: .select('ts AS right_ts', ...)",
             )
         # A joined row may be as late as its older side waited for the younger one.
@@ -231,13 +236,13 @@ class CountWindow(Operator):
     shown: ClassVar[tuple[str, ...]] = ("size", "keys")
     keys: tuple[str, ...]
     order_by: tuple[str, ...]
-    size: int
-    slide: int | None = None
+    size: WindowRows
+    slide: WindowRows | None = None
     aggregates: tuple[tuple[str, str], ...]
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs
-        if self.size < 1 or (self.slide is not None and not 1 <= self.slide <= self.size):
+        if self.slide is not None and self.slide > self.size:
             raise self.error(f"window of {self.size} rows every {self.slide}", "1 <= slide <= size")
         order_columns(self, source)
         columns = [source.schema.column(column_named(self, k, source.schema)) for k in self.keys]
@@ -269,7 +274,7 @@ class Scan(Operator):
     keys: tuple[str, ...]
     order_by: tuple[str, ...]
     function: PythonFunction
-    initial: str
+    initial: StateText
     schema_text: str
     keeps_keys: bool = False
 

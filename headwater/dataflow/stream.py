@@ -11,11 +11,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from headwater.core.errors import DataflowError
+from headwater.core.errors import DataflowError, HeadwaterError
 from headwater.core.requirement import Requirement
+from headwater.core.rules import MOST_TEXT
+from headwater.core.text import cut, shown
 from headwater.dataflow import habits, sinks, stateful
 from headwater.dataflow import operators as ops
+from headwater.dataflow.arguments import ArgumentGuard
 from headwater.dataflow.function import PythonFunction, accepts
+from headwater.dataflow.settings import (
+    Aggregated,
+    Bound,
+    ColumnName,
+    Computed,
+    Condition,
+    Duration,
+    DurationOrNone,
+    Label,
+    Option,
+    Place,
+    Projection,
+    SchemaOf,
+    ShownRows,
+    TopRows,
+    WindowRows,
+)
 from headwater.dataflow.types import StreamType
 from headwater.sql.expressions import parse_projection
 from headwater.sql.lexer import quoted
@@ -24,7 +44,7 @@ from headwater.sql.schema import Schema
 
 _NUMBER = re.compile(r"([0-9.]+)")
 
-Columns = str | Sequence[str]
+Columns = ColumnName | Sequence[ColumnName]
 
 
 class Registry(Protocol):
@@ -60,6 +80,9 @@ class Stream(habits.NameGuard):
         where = f"after '{self.operator.id}'"
         return habits.missing(name, self, habits.STREAM, where=where, columns=self.columns)
 
+    def _place_of(self, method: str) -> str:
+        return f"{method} after '{self.operator.id}'"
+
     # ------------------------------------------------------------ schema
 
     @property
@@ -80,68 +103,68 @@ class Stream(habits.NameGuard):
 
     # ------------------------------------------------------------ place and name
 
-    def to_layer(self, layer: str) -> Stream:
+    def to_layer(self, layer: Place) -> Stream:
         """Run the following operators in this layer, in every zone of it that covers a location of the dataflow.
 
         It drops earlier requirements: ``.to_layer("cloud").require("gpu = true")``.
         """
         return replace(self, next_layer=layer, next_requires=Requirement())
 
-    def require(self, *predicates: str) -> Stream:
+    def require(self, *predicates: Place) -> Stream:
         """Run later operators only on hosts with these capabilities: ``require("gpu = true", "n_cpu >= 4")``."""
         try:
             wanted = Requirement.parse(" and ".join(predicates))
-        except Exception as error:
-            raise DataflowError(str(error), where=f"require after '{self.operator.id}'") from error
+        except HeadwaterError as error:
+            raise DataflowError(error.what, where=f"require after '{self.operator.id}'", hint=error.hint) from error
         return replace(self, next_requires=self.next_requires & wanted)
 
-    def named(self, name: str) -> Stream:
+    def named(self, name: Label) -> Stream:
         """Name the last operator, for plans, metrics and errors."""
         return replace(self, operator=replace(self.operator, id=name))
 
     # ------------------------------------------------------------ row by row
 
-    def where(self, condition: str) -> Stream:
+    def where(self, condition: Condition) -> Stream:
         """Keep the rows for which the condition is true."""
-        where = f"where after '{self.operator.id}'"
-        return self._then(ops.Where, condition=habits.as_text(condition, 'where("v > 5")', where=where))
+        return self._then(ops.Where, condition=condition)
 
     filter = where
 
-    def select(self, *columns: str) -> Stream:
+    def select(self, *columns: Projection) -> Stream:
         """Compute columns: ``select("id", "v * 2 AS twice", "window.start AS start")``."""
         where = f"select after '{self.operator.id}'"
         pairs: list[tuple[str, str]] = []
-        for text in (habits.as_text(c, 'select("id", "v * 2 AS twice")', where=where) for c in columns):
+        for text in columns:
             pairs += [(name, e.text) for name, e in parse_projection(text, self.schema, where=where)]
         return self._then(ops.Select, columns=tuple(pairs))
 
-    def with_columns(self, **columns: str) -> Stream:
+    def with_columns(self, **columns: Computed) -> Stream:
         """Add columns, or replace those of the same name: ``with_columns(twice="v * 2")``."""
-        where, example = f"with_columns after '{self.operator.id}'", 'with_columns(twice="v * 2")'
-        given = {k.lower(): (k, habits.as_text(v, example, where=where)) for k, v in columns.items()}
+        given = {k.lower(): (k, v) for k, v in columns.items()}
         if len(given) < len(columns):
             raise DataflowError(
                 "two columns differ only by case",
-                where=where,
+                where=f"with_columns after '{self.operator.id}'",
                 hint="names ignore case: name each once",
             )
         pairs = [given.pop(c.lower(), (c, quoted(c))) for c in self.columns]
         return self._then(ops.Select, columns=tuple((*pairs, *given.values())))
 
-    def drop(self, *columns: str) -> Stream:
+    def drop(self, *columns: ColumnName) -> Stream:
         """Drop columns."""
         gone = {c.lower() for c in columns}
         unknown = gone - {c.lower() for c in self.columns}
         if unknown:
             raise DataflowError(
-                f"no column {', '.join(sorted(unknown))}",
+                f"no column {cut(', '.join(sorted(unknown)), 200)}",
                 where=f"drop after '{self.operator.id}'",
-                hint=f"the columns are {', '.join(self.columns)}",
+                hint=f"the columns are {cut(', '.join(self.columns), 600)}",
             )
         return self._then(ops.Select, columns=tuple((c, quoted(c)) for c in self.columns if c.lower() not in gone))
 
-    def explode(self, expression: str, alias: str, *, position: str | None = None, outer: bool = False) -> Stream:
+    def explode(
+        self, expression: str, alias: ColumnName, *, position: ColumnName | None = None, outer: bool = False
+    ) -> Stream:
         """Return one row per element of an array, as column ``alias`` (and its index as ``position``)."""
         return self._then(ops.Explode, expression=expression, alias=alias, position=position, outer=outer)
 
@@ -155,7 +178,7 @@ class Stream(habits.NameGuard):
 
     merge = union
 
-    def map_batches(self, function: Callable[..., Any], schema: str) -> Stream:
+    def map_batches(self, function: Callable[..., Any], schema: SchemaOf) -> Stream:
         """Apply ``function(iterator of pyarrow.RecordBatch) -> iterator of RecordBatch`` (mapInArrow).
 
         Spark decides how rows fall into batches: the function must process each row independently.
@@ -166,7 +189,7 @@ class Stream(habits.NameGuard):
             schema_text=schema_text(schema, f"map_batches after '{self.operator.id}'"),
         )
 
-    def transform(self, function: Callable[..., Any], schema: str) -> Stream:
+    def transform(self, function: Callable[..., Any], schema: SchemaOf) -> Stream:
         """Apply ``function(DataFrame) -> DataFrame``: stateless PySpark, opaque to Headwater."""
         return self._then(
             ops.Transform,
@@ -176,15 +199,18 @@ class Stream(habits.NameGuard):
 
     # ------------------------------------------------------------ stateful
 
-    def with_watermark(self, column: str, delay: str, *, idle_after: str | None = None) -> Stream:
+    def with_watermark(
+        self, column: ColumnName, delay: DurationOrNone, *, idle_after: Duration | None = None
+    ) -> Stream:
         """Declare the event-time column, and how late a row may arrive after the newest.
 
         A location without rows for ``idle_after`` ("5 minutes") no longer holds back the event time of the others;
         rows that it sends later may be late. Without it, a location holds back the others until it has rows.
+        Durations are at most 365250 days, and at least a microsecond, as Spark's times; a delay may be 0.
         """
         return self._then(ops.Watermark, column=column, delay=delay, idle_after=idle_after)
 
-    def group_by(self, *keys: str | stateful.TimeWindow | stateful.SessionWindow) -> Grouped:
+    def group_by(self, *keys: ColumnName | stateful.TimeWindow | stateful.SessionWindow) -> Grouped:
         """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``."""
         windows = [k for k in keys if not isinstance(k, str)]
         if len(windows) > 1:
@@ -193,11 +219,16 @@ class Stream(habits.NameGuard):
             )
         return Grouped(self, windows[0] if windows else None, tuple(k for k in keys if isinstance(k, str)))
 
-    def count_window(self, size: int, slide: int | None = None, *, keys: Columns = (), order_by: Columns) -> Counted:
-        """Return windows of ``size`` rows of each key in the order of ``order_by``, one every ``slide`` rows."""
+    def count_window(
+        self, size: WindowRows, slide: WindowRows | None = None, *, keys: Columns = (), order_by: Columns
+    ) -> Counted:
+        """Return windows of ``size`` rows of each key in the order of ``order_by``, one every ``slide`` rows.
+
+        At most 1000000 rows: those of a key are one value in Spark's state.
+        """
         return Counted(self, size, slide, _tuple(keys), _tuple(order_by))
 
-    def drop_duplicates(self, *columns: str) -> Stream:
+    def drop_duplicates(self, *columns: ColumnName) -> Stream:
         """Drop rows equal in these columns (default all) to one seen within the watermark's delay."""
         return self._then(stateful.Dedup, keys=columns or tuple(self.columns))
 
@@ -208,15 +239,15 @@ class Stream(habits.NameGuard):
         other: Stream,
         on: Columns,
         *,
-        within: str | None = None,
-        between: tuple[str, str] | None = None,
+        within: Bound | None = None,
+        between: tuple[Bound, Bound] | None = None,
         how: Literal["inner", "left"] = "inner",
     ) -> Stream:
         """Pair rows of equal keys whose event times are near.
 
         ``within="1 minute"``: the maximum distance. ``between=("-10 seconds", "1 minute")``: the other stream's time
         minus this one's, as intervals of Spark SQL, such as ``"1 hour 30 minutes"`` or, by the calendar, ``"-1 year"``.
-        ``how="left"`` also returns unpaired rows of this stream.
+        Bounds are at most 1000 years. ``how="left"`` also returns unpaired rows of this stream.
         """
         if (within is None) == (between is None):
             raise DataflowError(
@@ -224,17 +255,18 @@ class Stream(habits.NameGuard):
                 where=f"join after '{self.operator.id}'",
                 hint="give within='1 minute', or between=('-10 seconds', '1 minute'), not both",
             )
-        where = f"join after '{self.operator.id}'"
-        bounds = between if between is not None else (within, within)
-        earliest, latest = (habits.as_text(b, "within='1 minute'", where=where) for b in bounds)
-        if between is None:
-            earliest = _NUMBER.sub(r"-\1", earliest)
+        if between is not None:
+            earliest, latest = between
+        else:
+            assert within is not None
+            earliest, latest = _NUMBER.sub(r"-\1", within), within
         return self._then(stateful.Join, (other,), on=_tuple(on), earliest=earliest, latest=latest, how=how)
 
-    def top_k(self, k: int, by: str, *, per: Columns = "window", rank: str = "rank") -> Stream:
+    def top_k(self, k: TopRows, by: ColumnName, *, per: Columns = "window", rank: ColumnName = "rank") -> Stream:
         """Keep the ``k`` rows with the highest ``by`` per window (and other columns).
 
         Rows of equal ``by`` are ordered by the remaining columns, highest first, so the result is deterministic.
+        ``k`` is at most 100000, for the rows of a window are one array in one row of Spark.
         """
         keys = _tuple(per)
         names = {c.lower(): c for c in self.columns}
@@ -242,16 +274,18 @@ class Stream(habits.NameGuard):
         for name in (*keys, by):
             if name.lower() not in names:
                 raise DataflowError(
-                    f"no column '{name}'", where=where, hint=f"the columns are {', '.join(self.columns)}"
+                    f"no column {shown(name)}", where=where, hint=f"the columns are {cut(', '.join(self.columns), 600)}"
                 )
-        if k < 1:
-            raise DataflowError(f"k is {k}", where=where, hint="give at least 1")
         grouped = {key.lower() for key in keys}
         rest = [
             names[by.lower()],
             *(c for c in self.columns if c.lower() not in grouped and c.lower() != by.lower()),
         ]
         best = f"slice(sort_array(collect_list({row_struct(rest)}), false), 1, {k})"
+        if len(best) > MOST_TEXT:
+            raise DataflowError(
+                f"rows of {len(self.columns)} columns are too wide", where=where, hint="select fewer columns before it"
+            )
         ranked = self.group_by(*keys).agg(best=best).explode("best", "item", position="position")
         outputs = [c if c.lower() in grouped else f"item.{quoted(c)} AS {quoted(c)}" for c in self.columns]
         return ranked.select(*outputs, f"position + 1 AS {quoted(rank)}")
@@ -259,7 +293,7 @@ class Stream(habits.NameGuard):
     def scan(
         self,
         function: Callable[..., Any],
-        schema: str,
+        schema: SchemaOf,
         *,
         keys: Columns,
         order_by: Columns,
@@ -269,13 +303,13 @@ class Stream(habits.NameGuard):
         """Fold a state over the rows of each key, in order, and output a row for each.
 
         ``function(state, row) -> (state, out)``: ``row`` and ``out`` are dicts, ``out=None`` gives no row; the state is
-        any JSON value and starts as ``initial``. With the event time in ``order_by`` the order is exact wherever the
-        operator runs. ``keeps_keys``: each output row has the keys of its input row; a scan of it by the same keys then
-        costs little more.
+        any JSON value and starts as ``initial`` (at most 1 MiB as text). With the event time in ``order_by`` the order
+        is exact wherever the operator runs. ``keeps_keys``: each output row has the keys of its input row; a scan of it
+        by the same keys then costs little more.
         """
         try:
             begin = json.dumps(initial)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise DataflowError(
                 f"the initial state is not JSON: {error}",
                 where=f"scan after '{self.operator.id}'",
@@ -366,11 +400,11 @@ class Grouped(habits.NameGuard):
     window: stateful.TimeWindow | stateful.SessionWindow | None
     keys: tuple[str, ...]
 
-    def agg(self, **aggregates: str) -> Stream:
+    def agg(self, **aggregates: Aggregated) -> Stream:
         """Compute aggregates per group: ``agg(n="count(*)", mean="avg(v)")``."""
-        where = f"agg after '{self.stream.operator.id}'"
-        given = tuple((n, habits.as_text(v, 'agg(mean="avg(v)")', where=where)) for n, v in aggregates.items())
-        return self.stream._then(stateful.Aggregate, window=self.window, keys=self.keys, aggregates=given)
+        return self.stream._then(
+            stateful.Aggregate, window=self.window, keys=self.keys, aggregates=tuple(aggregates.items())
+        )
 
     def count(self) -> Stream:
         """Count the rows of each group, as column ``count``."""
@@ -379,9 +413,12 @@ class Grouped(habits.NameGuard):
     def _unknown(self, name: str) -> habits.UnknownName:
         return habits.missing(name, self, habits.GROUPED, where=f"group_by after '{self.stream.operator.id}'")
 
+    def _place_of(self, method: str) -> str:
+        return f"{method} after '{self.stream.operator.id}'"
+
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(ArgumentGuard):
     """A stream in count windows, before its aggregates."""
 
     stream: Stream
@@ -390,7 +427,10 @@ class Counted:
     keys: tuple[str, ...]
     order_by: tuple[str, ...]
 
-    def agg(self, **aggregates: str) -> Stream:
+    def _place_of(self, method: str) -> str:
+        return f"count_window.{method} after '{self.stream.operator.id}'"
+
+    def agg(self, **aggregates: Aggregated) -> Stream:
         """Compute aggregates per window."""
         return self.stream._then(
             stateful.CountWindow,
@@ -408,27 +448,27 @@ class Writer(habits.NameGuard):
 
     stream: Stream
 
-    def files(self, path: str, *, format: Literal["csv", "json", "parquet"]) -> WrittenStream:
+    def files(self, path: Place, *, format: Literal["csv", "json", "parquet"]) -> WrittenStream:
         """Write files, each row exactly once; files appear complete. ``{zone}`` in the path is replaced."""
         return self._sink(sinks.FileSink, path=path, format=format)
 
-    def csv(self, path: str) -> WrittenStream:
+    def csv(self, path: Place) -> WrittenStream:
         """Write CSV files with a header."""
         return self.files(path, format="csv")
 
-    def json(self, path: str) -> WrittenStream:
+    def json(self, path: Place) -> WrittenStream:
         """Write JSON lines."""
         return self.files(path, format="json")
 
-    def parquet(self, path: str) -> WrittenStream:
+    def parquet(self, path: Place) -> WrittenStream:
         """Write Parquet files."""
         return self.files(path, format="parquet")
 
-    def console(self, rows: int = 20) -> WrittenStream:
-        """Print the newest rows of every batch where the dataflow was started."""
+    def console(self, rows: ShownRows = 20) -> WrittenStream:
+        """Print the newest rows of every batch where the dataflow was started, at most 10000."""
         return self._sink(sinks.ConsoleSink, rows=rows)
 
-    def memory(self, name: str) -> WrittenStream:
+    def memory(self, name: Label) -> WrittenStream:
         """Keep the rows in memory under this name (tests, notebooks)."""
         return self._sink(sinks.MemorySink).named(name)
 
@@ -439,15 +479,15 @@ class Writer(habits.NameGuard):
 
     def kafka(
         self,
-        bootstrap_servers: str,
-        topic: str,
+        bootstrap_servers: Place,
+        topic: Place,
         *,
         key: str | None = None,
         value: str | None = None,
         delivery: Literal["exactly_once", "at_least_once"] = "exactly_once",
-        user_env: str | None = None,
-        password_env: str | None = None,
-        **options: str,
+        user_env: Place | None = None,
+        password_env: Place | None = None,
+        **options: Option,
     ) -> WrittenStream:
         """Write to a Kafka topic: expressions ``key`` and ``value``, or each row as one JSON object.
 
@@ -468,14 +508,14 @@ class Writer(habits.NameGuard):
 
     def jdbc(
         self,
-        url: str,
-        table: str,
+        url: Place,
+        table: Place,
         *,
-        batch_column: str | None = "headwater_batch",
-        user_env: str | None = None,
-        password_env: str | None = None,
-        driver: str | None = None,
-        **options: str,
+        batch_column: ColumnName | None = "headwater_batch",
+        user_env: Place | None = None,
+        password_env: Place | None = None,
+        driver: Place | None = None,
+        **options: Option,
     ) -> WrittenStream:
         """Append to a table through JDBC. ``user_env``, ``password_env``: secrets, ``HEADWATER_SECRET_...``."""
         return self._sink(
@@ -492,6 +532,9 @@ class Writer(habits.NameGuard):
     def _unknown(self, name: str) -> habits.UnknownName:
         return habits.missing(name, self, habits.WRITER, where=f"write after '{self.stream.operator.id}'")
 
+    def _place_of(self, method: str) -> str:
+        return f"write.{method} after '{self.stream.operator.id}'"
+
     def _sink(self, cls: type[sinks.Sink], **settings: Any) -> WrittenStream:
         stream = self.stream._then(cls, **settings)
         self.stream.builder.add_sink(stream)
@@ -499,12 +542,15 @@ class Writer(habits.NameGuard):
 
 
 @dataclass(frozen=True)
-class WrittenStream:
+class WrittenStream(ArgumentGuard):
     """A stream that ends in a sink."""
 
     stream: Stream
 
-    def named(self, name: str) -> WrittenStream:
+    def _place_of(self, method: str) -> str:
+        return f"{method} after '{self.stream.operator.id}'"
+
+    def named(self, name: Label) -> WrittenStream:
         """Name the sink."""
         renamed = self.stream.named(name)
         self.stream.builder.replace_sink(self.stream, renamed)
@@ -515,8 +561,9 @@ def _tuple(columns: Columns) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
-def schema_text(schema: str, where: str | None = None) -> str:
+def schema_text(schema: str, where: str) -> str:
+    """Return a schema in canonical form."""
     try:
-        return Schema.parse(habits.as_schema(schema, where=where or "schema")).text
+        return Schema.parse(schema).text
     except DataflowError as error:
-        raise DataflowError(error.what, where=where or error.where, hint=error.hint) from error
+        raise DataflowError(error.what, where=where, hint=error.hint) from error

@@ -11,12 +11,16 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headwater.core.errors import ChannelError, DeploymentError
-from headwater.disk.durable import read_note, sweep, write_atomically, write_first
+from headwater.disk.durable import read_note, read_sealed, sealed, sweep, write_atomically, write_first
 
 AGAIN = "__"
 """In Spark's name of a source, separates the number of a further read."""
 
 _NUMBER_FILE = "headwater.json"
+_REWRITTEN = (
+    'write {"number": N} into it: N is the "lineage" in the newest file of the log of its output, '
+    "and value >> 32 of a table's batch column"
+)
 _MARKS = "publishing"
 _RUN_FILE = "run"
 _TAKEN = "taken back"
@@ -39,24 +43,29 @@ def checkpoint_number(checkpoint: str, *, where: str | None = None) -> int:
     directory = Path(unquote(parts.path) if parts.scheme else checkpoint)
     file = directory / _NUMBER_FILE
     try:
-        return int(json.loads(file.read_text())["number"])
-    except FileNotFoundError:
-        pass
-    except (ValueError, KeyError, TypeError) as error:
+        if (body := read_sealed(file, ("number",))) is not None:
+            return int(body["number"])
+    except (ChannelError, KeyError, ValueError, TypeError) as error:
+        what = error.what if isinstance(error, ChannelError) else repr(error)
         raise DeploymentError(
-            f"damaged: {error}",
+            f"damaged: {what}",
             where=str(file),
-            hint="restore it; a table's batch column has it: value >> 32",
+            hint=f"restore it, or {_REWRITTEN}",
         ) from None
-    if any((directory / "offsets").glob("[0-9]*")):
+    if is_unnumbered(directory):
         raise DeploymentError(
             "the checkpoint has no number for its batches",
             where=str(file),
-            hint=f"copy {_NUMBER_FILE} along with a checkpoint; a table's batch column has it: value >> 32",
+            hint=f"copy {_NUMBER_FILE} along with a checkpoint, or {_REWRITTEN}",
         )
     number = secrets.randbelow(2**31 - 1) + 1
-    write_atomically(file, json.dumps({"number": number}))
+    write_atomically(file, sealed({"number": number}))
     return number
+
+
+def is_unnumbered(checkpoint: Path) -> bool:
+    """Return whether a checkpoint has batches and no number: it lost it, or is older than numbers."""
+    return not (checkpoint / _NUMBER_FILE).exists() and any((checkpoint / "offsets").glob("[0-9]*"))
 
 
 def newest_batch(log: Path) -> int:

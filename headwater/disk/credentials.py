@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from headwater.core.errors import RuntimeFailure
-from headwater.core.permissions import SECRET_PREFIX
+from headwater.core.permissions import SECRET_PREFIX, Permissions
 
 SECRETS_DIR_ENV = "HEADWATER_SECRETS_DIR"
+_HARMLESS = frozenset({SECRETS_DIR_ENV, "HEADWATER_CA"})
+"""Variables of Headwater's own without a secret that processes with code of dataflows need."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -46,3 +49,18 @@ def read_secret(name: str | None, *, where: str) -> str | None:
         where=where,
         hint=f"set {name} where the unit runs: values are read there and stored nowhere",
     )
+
+
+def code_environment(secrets: Sequence[str]) -> dict[str, str]:
+    """Return the environment of a process that runs code of dataflows: Headwater's own variables are left out.
+
+    ``secrets``: the names, perhaps with ``*``, of the secrets for dataflows that it may know.
+    """
+    allowed = Permissions(secrets=tuple(secrets))
+
+    def may_have(name: str) -> bool:
+        if name.startswith(SECRET_PREFIX):
+            return allowed.may_know(name)
+        return not name.startswith("HEADWATER_") or name in _HARMLESS
+
+    return {name: value for name, value in os.environ.items() if may_have(name)}

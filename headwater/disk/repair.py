@@ -7,7 +7,6 @@ seen their output or deleted their input.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import struct
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwater.disk.checkpoint import needed_of, positions_in
+from headwater.disk.checkpoint import needed_of, newest_batch, positions_in
 from headwater.disk.durable import sync_directory, write_atomically
 
 _CRC_HEADER = 8  # bytes: "crc", a zero, and the number of bytes per checksum
@@ -90,6 +89,27 @@ def repair(checkpoint: Path, found: Condition) -> None:
 def start_positions(checkpoint: Path, found: Condition) -> dict[str, int]:
     """Return the position in each channel from which the query reads on."""
     return positions_in(checkpoint, found.committed)
+
+
+def has_forgotten(checkpoint: Path, found: Condition) -> bool:
+    """Return whether a checkpoint has had batches that were done, and holds none of them whole."""
+    newest = max(newest_batch(checkpoint / log) for log in ("offsets", "commits"))
+    return found.committed < 0 and newest > 0
+
+
+def damaged_files(checkpoint: Path) -> list[Path]:
+    """Return the files of a checkpoint that are not whole, also those that nothing needs any more."""
+    logs = [(checkpoint / "offsets", _is_plan), (checkpoint / "commits", _is_record)]
+    logs += [(place, _is_log) for place in sorted((checkpoint / "sources").glob("*"))]
+    found = [file for place, is_whole in logs for file in needed_of(place) if not _is_whole(file, is_whole)]
+    if (metadata := checkpoint / "metadata").exists() and not _is_whole(metadata, _is_object):
+        found.append(metadata)
+    for place in sorted((checkpoint / "state").glob("[0-9]*")):
+        found += [file for file in _descriptions(place) if not _is_whole(file, _is_record)]
+        found += [file for file in _schemas(place) if not _is_schema(file)]
+        for image in sorted(place.rglob("[0-9]*.zip")):
+            found += [file for file in _missed(image) if file not in found]
+    return found
 
 
 # ---------------------------------------------------------------- logs
@@ -195,7 +215,7 @@ def _files_read(plan: Path) -> dict[str, int]:
 def _has_version(place: Path, version: int) -> bool:
     """Return whether all partitions of a stateful operator have a version of its state, whole."""
     described = next((_second_line(file) for file in _descriptions(place) if _is_whole(file, _is_record)), None)
-    if described is None or not all(file.stat().st_size for file in _schemas(place)):
+    if described is None or not all(map(_is_schema, _schemas(place))):
         return False
     images = sorted(place.rglob(f"{version}.zip"))
     wanted = sum(int(info["numPartitions"]) for info in described.get("stateStoreInfo", ()))
@@ -219,15 +239,34 @@ def _schemas(place: Path) -> Iterator[Path]:
         yield from (file for file in directory.rglob("*") if file.is_file() and not file.name.startswith("."))
 
 
+def _is_schema(file: Path) -> bool:
+    return file.stat().st_size > 0 and _is_sound(file)
+
+
+def _is_sound(file: Path) -> bool:
+    return _fits_checksum(file, file.read_bytes())
+
+
 def _is_image(image: Path) -> bool:
     """Return whether a version of one partition's state is whole, with the files that it names."""
-    with contextlib.suppress(zipfile.BadZipFile, OSError, ValueError, KeyError):
+    return next(_missed(image), None) is None
+
+
+def _missed(image: Path) -> Iterator[Path]:
+    """Yield the files of a version of one partition's state that are missing or damaged."""
+    try:
         with zipfile.ZipFile(image) as packed:
-            if packed.testzip() is not None:
-                return False
+            if packed.testzip() is not None or not _is_sound(image):
+                yield image
+                return
             listed = json.loads(packed.read("metadata").decode().split("\n", 1)[1])
-        return all(file.stat().st_size == size for file, size in _named(image.parent, listed))
-    return False
+            named = list(_named(image.parent, listed))
+    except (zipfile.BadZipFile, OSError, ValueError, KeyError, IndexError):
+        yield image
+        return
+    for file, size in named:
+        if not file.exists() or file.stat().st_size != size or not _is_sound(file):
+            yield file
 
 
 def _named(store: Path, listed: Mapping[str, Any]) -> Iterator[tuple[Path, int]]:

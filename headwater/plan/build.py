@@ -411,6 +411,11 @@ def _warnings(
                 "rows of one of them may be too late for their windows because those of another are ahead. "
                 "Declare with_watermark before the layers change, or the stream is cut."
             )
+    if continuum.clear_text:
+        warnings.append(
+            f"clear text at {', '.join(continuum.clear_text)}: whoever reads the network reads their rows and tokens, "
+            "and may use them. Remove --insecure from these agents, and grpc+tcp:// from their addresses."
+        )
     return (*warnings, *_broker_warnings(continuum, channels))
 
 

@@ -57,7 +57,7 @@ class Profile(BaseModel):
             raise PlacementError(
                 f"the profile is wrong at {place or 'its top'}: {first['msg']}", where=where, hint=_HINT
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PlacementError(f"the profile is not JSON: {error}", where=where, hint=_HINT) from error
 
     def to_json(self) -> str:

@@ -8,15 +8,18 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from headwater.core.errors import RuntimeFailure, SparkStumbled, UserCodeError
+from headwater.core.errors import HeadwaterError, RuntimeFailure, SparkStumbled, UserCodeError, WaitsForBroker
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.plan.spec import UnitSpec
+from headwater.sql.parser import parse_generated
+from headwater.sql.printer import printed
 
 _LONGEST = 400  # characters of a cause
 _SHOWN = 5  # names of operators
@@ -35,7 +38,14 @@ _PYTHON = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)): (.+)$
 _CAUSED_BY = re.compile(r"^Caused by: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
 _WRAPPING = re.compile(r"^\(STREAM_FAILED\) |^\[STREAM_FAILED\].*?terminated with exception: | ?SQLSTATE: \w+;?$")
 _EXPRESSION = re.compile(r"== SQL[^\n]*==\n([^\n]+)")
+_GUARDED = re.compile(r"^if\(`[^`]+` IS NULL, (.+), (?:TRUE|NULL)\)$")
+"""An expression that is computed for well-formed records only; see ``corrupt``."""
+# Spark appends the query's sources and plan to each error: they name every operator, at fault or not.
+_PLAN = re.compile(r"\n=== Streaming Query ===\n.*?(?=\nJVM stacktrace|\n\tat |\Z)", re.DOTALL)
+_IN_FILES = re.compile(r"\[(FAILED_READ_FILE|CANNOT_READ|PATH_)|FileNotFound|IOException|parquet", re.IGNORECASE)
 _NAMES = re.compile(r"`([^`\n]+)`")
+_OF_ERRORS: Mapping[str, type[RuntimeFailure]] = {"UserCodeError": UserCodeError, "BrokerAway": WaitsForBroker}
+"""Classes of a unit's error by that of the error in its query."""
 _GOES_ON = "the unit continues from its last batch"
 _HINTS = (
     (_NO_SPACE, f"free space on that disk; {_GOES_ON}"),
@@ -79,7 +89,7 @@ def translated(text: str, unit: str) -> RuntimeFailure:
     if ours:
         story = ours[-1]["text"].strip()
         what, _, hint = story.partition("\n  -> ")
-        cls = UserCodeError if ours[-1][1] == "UserCodeError" else RuntimeFailure
+        cls = _OF_ERRORS.get(ours[-1][1], RuntimeFailure)
         named = _OPERATOR.fullmatch(what.strip())
         where = f"{named[1]}, unit {unit}" if named else f"unit {unit}"
         what = named[2] if named else what.strip()
@@ -94,7 +104,7 @@ def failure_of(spec: UnitSpec, log: Path, text: str, unit: str) -> RuntimeFailur
     """Explain an error of a unit's query, and append its full text to a log."""
     _append(log, f"unit {unit} failed", text)
     error = translated(text, unit)
-    if not str(error.where).startswith("operator"):
+    if not str(error.where).startswith("operator") and not isinstance(error, WaitsForBroker):
         error.where = f"{_blamed(spec, text, error.what)}, {error.where}"
     return in_zone(spec, log, error)
 
@@ -113,21 +123,28 @@ def _append(log: Path, what: str, text: str) -> None:
 
 
 def _blamed(spec: UnitSpec, text: str, what: str) -> str:
-    """Name the operator whose expression or path an error quotes; else all operators of the unit."""
+    """Name the operator whose expression or path an error quotes; else those that may have failed."""
     operators = [spec.flow[id_] for id_ in spec.unit.operators]
-    for quoted in (_EXPRESSION.findall(text), _NAMES.findall(what)):
-        computing = [o for o in operators if not isinstance(o, Source)]
-        named = [o for o in computing if any(q.strip() in t for q in quoted for t in _texts(o))]
-        if len(named) == 1:
-            return named[0].where
+    computing = [o for o in operators if not isinstance(o, Source)]
+    text = _PLAN.sub("", text)
+    expressions, names = [_GUARDED.sub(r"\1", e) for e in _EXPRESSION.findall(text)], _NAMES.findall(what)
+    quoting = [
+        [o for o in computing if any(q.strip() in t for q in found for t in _texts(o))]
+        for found in (expressions, names)
+    ]
     paths = [[o for o in operators if (path := _path(o)) and path in said] for said in (what, text)]
-    inner = [o for o in operators if not isinstance(o, Source | Sink) and not _SYSTEM.search(text)]
-    for one in (*paths, inner, operators):
-        if len(one) == 1:
-            return one[0].where
-    names = [f"'{o.id}'" for o in operators]
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"operators {', '.join(names[:_SHOWN])}{more}"
+    inner = [o for o in operators if not isinstance(o, Source | Sink)]
+    if _SYSTEM.search(text) or _IN_FILES.search(text):
+        inner = []
+    found = next((one for one in (*quoting, *paths, inner) if len(one) == 1), None)
+    if found is None:
+        # An expression that several operators compute; an error of computation; any error.
+        found = next(one for one in (quoting[0], inner, operators) if one)
+    if len(found) == 1:
+        return found[0].where
+    shown = [f"'{o.id}'" for o in found[:_SHOWN]]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"one of the operators {', '.join(shown)}{more}"
 
 
 def _path(operator: Operator) -> str:
@@ -136,7 +153,7 @@ def _path(operator: Operator) -> str:
 
 
 def _texts(operator: Operator) -> list[str]:
-    """Return all texts in an operator's settings, such as its SQL expressions."""
+    """Return all texts in an operator's settings, such as its SQL expressions, and these as Spark is given them."""
     found: list[str] = []
 
     def collect(value: Any) -> None:
@@ -149,4 +166,12 @@ def _texts(operator: Operator) -> list[str]:
     for field in fields(operator):
         if field.name not in ("id", "inputs"):
             collect(getattr(operator, field.name))
-    return found
+    return [*found, *filter(None, map(_as_spark_has_it, found))]
+
+
+def _as_spark_has_it(text: str) -> str | None:
+    """Return the text that Spark is given for an expression; None for other texts."""
+    try:
+        return printed(parse_generated(text))
+    except (HeadwaterError, RecursionError):
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -165,6 +165,8 @@ def status_view(status: Status) -> RenderableType:
         parts.append(Text(f"  {status.message}", style="yellow"))
     if status.controller is None:
         parts.append(Text("  no controller acts on the store: start one with `headwater up`", style="yellow"))
+    if status.clear_text:
+        parts.append(Text(f"  in clear text, without TLS: {', '.join(status.clear_text)}", style="yellow"))
     parts += _slo_lines(status)
     if status.units:
         parts.append(_unit_table(status.units))
@@ -175,7 +177,7 @@ def status_view(status: Status) -> RenderableType:
     parts += [
         Text(f"{z.zone}: {z.error}; its figures are {span(z.age_s)} old", style="red") for z in status.zones if z.error
     ]
-    parts += [Text(f"{u.unit}: {u.error}", style="red") for u in status.units if u.error]
+    parts += _troubles(status.units)
     return Group(*parts)
 
 
@@ -225,7 +227,7 @@ def progress_view(progress: Progress, *, title: str) -> RenderableType:
     for channel in lost:
         text = f"channel {channel.channel}: {channel.dropped} rows dropped, {channel.lost} lost"
         parts.append(Text(text, style="yellow"))
-    parts += [Text(f"{unit.unit}: {unit.error}", style="red") for unit in progress.units if unit.error]
+    parts += _troubles(progress.units)
     return Group(*parts)
 
 
@@ -254,6 +256,12 @@ def _unit_table(units: Iterable[UnitProgress]) -> Table:
             f"{unit.late_rows:,}",
         )
     return table
+
+
+def _troubles(units: Sequence[UnitProgress]) -> Iterator[Text]:
+    """Show why units have failed, and the services that others wait for."""
+    yield from (Text(f"{unit.unit} waits: {unit.waits}", style="yellow") for unit in units if unit.waits)
+    yield from (Text(f"{unit.unit}: {unit.error}", style="red") for unit in units if unit.error)
 
 
 def _idle(units: Iterable[UnitProgress]) -> Iterator[Text]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -19,13 +18,16 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.continuum.sparksettings import SparkSettings
 from headwater.core.errors import RuntimeFailure, Unavailable
+from headwater.core.permissions import OPEN
+from headwater.disk.credentials import code_environment
 from headwater.disk.ports import address_towards, keep_port
 from headwater.spark.pids import runs
 from headwater.spark.sockets import SOCKETS_CONF, make_sockets, remove_sockets
@@ -40,6 +42,8 @@ STOP_SECONDS = 20.0
 JAVA = 17
 LOG = "spark.log"
 """File with the output of Spark, in its directory."""
+PROPERTIES = "spark.properties"
+"""File with the settings of Spark, in its directory, while it starts."""
 _RETRIES = 4  # retries of a request, within about 5 seconds
 
 KEEP_COMPILED = "-XX:-UseCodeCacheFlushing"
@@ -162,15 +166,18 @@ class LocalEndpoint:
     """The server and the zygote of its Python workers; none where a cluster does the work."""
 
     @classmethod
-    def attach(cls, directory: Path, settings: SparkSettings | None = None) -> LocalEndpoint | None:
-        """Find the server that runs in a directory; None when there is none, or one with other settings."""
+    def attach(
+        cls, directory: Path, settings: SparkSettings | None = None, secrets: Sequence[str] = OPEN.secrets
+    ) -> LocalEndpoint | None:
+        """Find the server that runs in a directory; None when there is none, or one with other settings or secrets."""
         record = _read_record(directory)
         if record is None or not _is_ours(int(record["pid"]), directory):
             return None
         began = record["start"]
-        if settings is not None and (began["packages"], began["extra_conf"]) != (
+        if settings is not None and (began["packages"], began["extra_conf"], began.get("secrets")) != (
             list(settings.packages),
             dict(settings.conf),
+            list(secrets),
         ):
             return None
         found = cls(
@@ -183,7 +190,7 @@ class LocalEndpoint:
             attached=True,
             processes=tuple(int(pid) for pid in record.get("processes", ())),
         )
-        start = dict(record["start"])
+        start = dict(began)
         found._again = lambda: cls.start(directory, **start)
         return found
 
@@ -199,13 +206,15 @@ class LocalEndpoint:
         quick: bool = False,
         packages: Sequence[str] = (),
         master: str | None = None,
+        secrets: Sequence[str] = OPEN.secrets,
     ) -> LocalEndpoint:
         """Start a server with its log, scratch files and record in ``directory``.
 
         ``master`` is that of a standalone cluster in the zone, ``spark://host:port``; its hosts must have
         Headwater installed and see ``directory``'s disk. Without one, the server itself does the work.
 
-        ``packages`` are Maven coordinates that Spark fetches before it starts.
+        ``packages`` are Maven coordinates that Spark fetches before it starts. ``secrets`` are the names of the
+        secrets that its Python workers may read, perhaps with ``*``; no other secret is in its environment.
 
         ``quick`` compiles the JVM's code only lightly and the queries not at all: about half the
         processor time for starting, at the price of throughput later; use it for short runs.
@@ -219,7 +228,7 @@ class LocalEndpoint:
         cores = cores or os.cpu_count() or 1
         port, kept = keep_port()
         address = "127.0.0.1" if master is None else address_towards(master)
-        token, session = secrets.token_urlsafe(24), str(uuid.uuid4())
+        token, session = token_urlsafe(24), str(uuid.uuid4())
         home = _lean_home(directory, Path(pyspark.__file__).parent)
         conf = {
             **SERVER_CONF,
@@ -228,9 +237,9 @@ class LocalEndpoint:
             "spark.driver.bindAddress": address,
             "spark.sql.shuffle.partitions": str(min(cores, 4)),
             "spark.connect.grpc.binding.port": str(port),
+            "spark.connect.authenticate.token": token,
             "spark.local.dir": str(directory / "scratch"),
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
-            "spark.driver.extraJavaOptions": _java_options(directory, quick=quick),
             **(QUICK_CONF if quick else {}),
             **({"spark.jars.packages": ",".join(packages)} if packages else {}),
             **(extra_conf or {}),
@@ -239,23 +248,23 @@ class LocalEndpoint:
         arguments = [str(home / "bin" / "spark-submit"), "--master", master or f"local[{cores}]"]
         arguments += ["--driver-memory", f"{memory_mb}m"]
         arguments += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-        for key, value in conf.items():
-            arguments += ["--conf", f"{key}={value}"]
+        # It is on the command line to recognize the process; further settings may be secrets, which `ps` would show.
+        arguments += ["--conf", f"spark.driver.extraJavaOptions={_java_options(directory, quick=quick)}"]
+        arguments += ["--load-spark-defaults", "--properties-file", str(directory / PROPERTIES)]
         paths = [*python_path, str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         environment = {
-            **os.environ,
+            **code_environment(secrets),
             "JAVA_HOME": str(java),
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": address,
             "SPARK_NO_DAEMONIZE": "1",
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
             "PYSPARK_PYTHON": str(write_launcher(directory)) if supported() else sys.executable,
             "PYTHONPATH": os.pathsep.join(p for p in paths if p),
             "TZ": "UTC",
             "OMP_NUM_THREADS": "1",
             "PYTHONHASHSEED": "0",
         }
-        with kept:
+        with kept, _properties(directory / PROPERTIES, conf):
             process = _spawn(arguments, environment, directory)
             zygote = None
             if supported():
@@ -270,6 +279,7 @@ class LocalEndpoint:
                 "extra_conf": dict(extra_conf or {}),
                 "python_path": tuple(python_path),
                 "quick": quick,
+                "secrets": list(secrets),
                 "packages": list(packages),
                 "master": master,
             }
@@ -410,6 +420,29 @@ def _write_record(directory: Path, record: Mapping[str, Any]) -> None:
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
         json.dump(record, out)
     draft.rename(file)
+
+
+@contextlib.contextmanager
+def _properties(file: Path, conf: Mapping[str, str]) -> Iterator[None]:
+    """Have a properties file of Spark while it starts; only its owner may read it, since settings may be secrets."""
+    file.unlink(missing_ok=True)
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
+        out.writelines(f"{_property(key)}={_property(value)}\n" for key, value in conf.items())
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _property(text: str) -> str:
+    """Write a key or a value as `java.util.Properties` reads it back.
+
+    >>> print(_property("a key: 1\\n"))
+    a\\u0020key\\u003a\\u00201\\u000a
+    """
+    units = text.encode("utf-16-be")
+    found = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return "".join(chr(u) if u < 128 and (chr(u).isalnum() or chr(u) in "-._/") else f"\\u{u:04x}" for u in found)
 
 
 def _read_record(directory: Path) -> dict[str, Any] | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from headwater.continuum.model import Host, Node
 from headwater.continuum.sparksettings import SparkSettings
+from headwater.core.permissions import OPEN
 from headwater.spark.endpoint import Endpoint, LocalEndpoint, end_stale
 from headwater.spark.remote import RemoteEndpoint
 
@@ -25,7 +27,8 @@ _LEAST_MB, _MOST_MB, _USUAL_MB = 400, 8192, 1024
 class Sparks:
     """Start, find again and stop a node's Spark below a directory; ``given``: an existing one.
 
-    ``cores`` and ``memory_mb`` override the capabilities of the node's host, ``settings`` those of its zone.
+    ``cores`` and ``memory_mb`` override the capabilities of the node's host, ``settings`` those of its zone;
+    ``secrets`` are the names of the secrets that dataflows may know.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Sparks:
         memory_mb: int | None = None,
         quick: bool = False,
         settings: SparkSettings | None = None,
+        secrets: Sequence[str] = OPEN.secrets,
         given: Endpoint | None = None,
     ) -> None:
         self._directory = directory.resolve()
@@ -43,6 +47,7 @@ class Sparks:
         self._memory_mb = memory_mb
         self._quick = quick
         self._settings = settings or SparkSettings()
+        self._secrets = secrets
         self._given = given
         self._known: tuple[Host, Endpoint] | None = None
         self._ends = 0
@@ -80,7 +85,8 @@ class Sparks:
             return endpoint
         master = spark if spark is not None and spark.startswith("spark://") else None
         settings = node.spark_settings.overridden_by(self._settings)
-        return LocalEndpoint.attach(directory, settings) or self._start(directory, host, master, settings)
+        found = LocalEndpoint.attach(directory, settings, self._secrets)
+        return found or self._start(directory, host, master, settings)
 
     def _start(self, directory: Path, host: Host, master: str | None, settings: SparkSettings) -> LocalEndpoint:
         return LocalEndpoint.start(
@@ -91,6 +97,7 @@ class Sparks:
             extra_conf=dict(settings.conf),
             packages=settings.packages,
             master=master,
+            secrets=self._secrets,
         )
 
     def known(self) -> tuple[Host, Endpoint] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal as Choice
 
 from headwater.core.errors import DataflowError
+from headwater.core.text import shown
 from headwater.sql import special
 from headwater.sql.arithmetic import binary_type, require_comparable, require_condition
 from headwater.sql.coercion import (
@@ -148,12 +149,12 @@ class Inference:
         dotted = self._schema.find(name)
         if dotted is not None:
             return DataflowError(
-                f"there is no column {node.parts[0]!r}",
+                f"there is no column {shown(node.parts[0])}",
                 hint=f"the dot is part of the name: write {quoted(dotted.name)}",
             )
         variables = tuple(declared for scope in self._scopes for declared, _ in scope.values())
         hint = suggest(node.parts[0], (*variables, *self._schema.names))
-        return DataflowError(f"there is no column {node.parts[0]!r}", hint=f"{hint}; text goes in single quotes")
+        return DataflowError(f"there is no column {shown(node.parts[0])}", hint=f"{hint}; text goes in single quotes")
 
     def _field(self, value: Typed, name: str) -> tuple[DataType, str]:
         """Return type and declared name of a struct's field, an array of structs' field or a map's value."""
@@ -276,6 +277,11 @@ class Inference:
 
     def _unknown_call(self, node: Call) -> str:
         """Return a call whose type the user declares by a cast; an aggregate if aggregates are allowed."""
+        if node.distinct or node.filter is not None or node.ignore_nulls:
+            raise DataflowError(
+                f"there is no DISTINCT, FILTER or IGNORE NULLS for {node.name}, which Headwater does not know",
+                hint="use CASE WHEN in its argument, or aggregate collect_set(v) and compute over the array",
+            )
         nested = any(isinstance(n, Call) and n.name in _KNOWN_AGGREGATES for n in _below(node))
         before = self._place
         if before == "outside" and not nested:

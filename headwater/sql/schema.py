@@ -16,6 +16,8 @@ from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError
 from headwater.core.jsonform import custom_schema
+from headwater.core.rules import MOST_ITEMS
+from headwater.core.text import cut, shown
 from headwater.sql.lexer import Token, TokenReader, quote_name, tokens
 
 MAX_TYPE_DEPTH = 40
@@ -190,6 +192,10 @@ class Schema:
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
+        if len(self.columns) > MOST_ITEMS:
+            raise DataflowError(
+                f"{len(self.columns)} columns", hint=f"keep at most {MOST_ITEMS}, or use arrays and maps"
+            )
         for column in self.columns:
             name = column.name
             if not name.strip():
@@ -258,7 +264,7 @@ class Schema:
         """Return a column by name, ignoring case, or raise an error that lists all columns."""
         found = self.find(name)
         if found is None:
-            raise DataflowError(f"there is no column {name!r}", hint=suggest(name, self.names))
+            raise DataflowError(f"there is no column {shown(name)}", hint=suggest(name, self.names))
         return found
 
 
@@ -266,9 +272,9 @@ def suggest(name: str, names: tuple[str, ...], *, kind: str = "columns") -> str:
     """Return a hint with similar names and all names."""
     by_lower = {n.lower(): n for n in names}
     close = [by_lower[n] for n in get_close_matches(name.lower()[:200], by_lower, n=3, cutoff=0.6)]
-    shown = ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
-    listed = f"the {kind} are {shown}" if names else f"there are no {kind}"
-    return f"did you mean {' or '.join(close)}? {listed}" if close else listed
+    first = cut(", ".join(names[:30]), 600) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
+    listed = f"the {kind} are {first}" if names else f"there are no {kind}"
+    return f"did you mean {cut(' or '.join(close), 200)}? {listed}" if close else listed
 
 
 class TypeReader(TokenReader):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.core.errors import RuntimeFailure
+from headwater.disk.credentials import code_environment
 from headwater.plan.transfer import OperatorTransfer
 from headwater.query.scan import KEY
 from headwater.spark.endpoint import LOCAL_AUTH, STREAMING_CONF, find_java
@@ -76,7 +77,8 @@ def taken_of(share: OperatorTransfer) -> str | None:
 def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
     """Run the rewritings one after the other in a new process; raise RuntimeFailure with the end of its output."""
     # PySpark has set variables here when it connected to a server; they would make the new process connect too.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_") or k == "SPARK_LOCAL_DIRS"}
+    known = code_environment(())
+    environment = {k: v for k, v in known.items() if not k.startswith("SPARK_") or k == "SPARK_LOCAL_DIRS"}
     environment |= {"JAVA_HOME": str(find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
     roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)

@@ -10,6 +10,8 @@ import time
 from collections import deque
 from typing import Literal, TypeAlias
 
+from headwater.core.address import Address
+
 _LOOK = 0.05
 _CHUNK = 65536
 
@@ -45,9 +47,9 @@ class CutLink:
         self._thread.start()
 
     def lead_to(self, address: str) -> None:
-        """Set the target: ``host:port``."""
-        host, _, port = address.rpartition(":")
-        self.target = (host, int(port))
+        """Set the target, an agent's address."""
+        target = Address.parse(address)
+        self.target = (target.host, target.port)
 
     def cut(self, *directions: Direction) -> None:
         """Stop forwarding in these directions; in both without any."""

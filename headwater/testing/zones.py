@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwater.agent.agents import AgentClient, Agents, running_agent
+from headwater.channels.channelspec import is_copied
 from headwater.channels.flight import FlightLog
 from headwater.control.stamps import Stamps
 from headwater.core.errors import Unavailable
@@ -73,7 +74,7 @@ class ZoneRun:
         """Wait until every unit has processed the rows that have arrived at the sources."""
         for unit in self.plan.units:
             for channel in self.plan.inputs(unit):
-                if channel.node != unit.node:
+                if is_copied(channel, unit):
                     self._arrive(channel.id, channel.node, unit)
             self.insist(lambda unit=unit: self._settled(unit))
 

@@ -11,6 +11,7 @@ import contextlib
 import hmac
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,8 +22,6 @@ from headwater.core.errors import Denied, DeploymentError, HeadwaterError
 
 MOST = 200
 """Maximum length of a token; longer ones are refused."""
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-"""Listening hosts that other machines cannot reach."""
 
 TRIAL_FILE = "HEADWATER_TRIAL_TOKEN_FILE"
 """The environment variable with the path of the trial mode's token, in place of ``~/.headwater/web-token``."""
@@ -87,14 +86,14 @@ class Access:
     """Access to a server over a store; ``loopback``: whether it is reachable from its own machine only."""
 
     def __init__(self, store_url: str | None, *, loopback: bool = True) -> None:
-        self._place = store_url
+        self.store_url = store_url
         self._loopback = loopback
 
     @property
     def on_trial(self) -> bool:
         """Whether no owner has a token, so that none is required."""
         try:
-            with existing(self._place) as store:
+            with existing(self.store_url) as store:
                 return not store.is_guarded()
         except NoStore:
             return True
@@ -111,7 +110,7 @@ class Access:
     def asker(self, token: str | None) -> Asker:
         """Return the owner of a token; raise NotKnown where no owner has it, or none is given and one is required."""
         try:
-            with existing(self._place) as store:
+            with existing(self.store_url) as store:
                 found = store.owner_by(token) if token and len(token) <= MOST else None
                 on_trial = found is None and not store.is_guarded()
         except NoStore:
@@ -124,6 +123,21 @@ class Access:
                 return Asker(name=None, role="owner", token=token)
             hint = f'while no owner has one: curl -H "Authorization: Bearer $(cat {trial_file()})"'
         raise NotKnown("unknown token" if token else "a token is needed", hint=hint)
+
+    def asker_of_session(self, session: str) -> Asker | None:
+        """Return the owner who has begun a session; None where it is over."""
+        try:
+            with existing(self.store_url) as store:
+                found = store.owner_of_session(session)
+        except NoStore:
+            return None
+        return None if found is None else Asker(name=found.name, role=found.role)
+
+    def asker_on_trial(self, proves: Callable[[str], bool]) -> Asker | None:
+        """Return the trial mode's caller where ``proves`` accepts its token; None in other modes."""
+        if not (self._loopback and self.on_trial and proves(trial_token())):
+            return None
+        return Asker(name=None, role="owner")
 
 
 def _a(role: Role) -> str:

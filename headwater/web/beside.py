@@ -21,8 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from headwater.core.environment import hide_environment
+
 if TYPE_CHECKING:
     from headwater.continuum.model import Zone
+    from headwater.tls.listener import ListenerTls
 
 FIRST = 1.0
 """Seconds until it starts again after its first end; each further end doubles them."""
@@ -42,9 +45,12 @@ class ServerSettings:
     home: Path
     host: str = ""
     listening: int | None = None
+    tls: ListenerTls | None = None
     metrics: int | None = None
+    metrics_tls: ListenerTls | None = None
     trust_code: bool = False
     zones: tuple[Zone, ...] = ()
+    compute_limit: float | None = None
 
 
 @contextmanager
@@ -135,6 +141,7 @@ class _Restarted:
 
 def main() -> None:
     """Serve, as the parent says over standard input, until it says so, or is gone."""
+    hide_environment()
     told = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what others print is no message to the parent
     settings: ServerSettings = pickle.load(sys.stdin.buffer)
@@ -146,7 +153,8 @@ def main() -> None:
         threads = []
         if settings.metrics is not None:
             listening = socket.socket(fileno=settings.metrics)
-            threads.append(stack.enter_context(prometheus.serving_at(listening, settings.store_url)))
+            metrics = prometheus.serving_at(listening, settings.store_url, settings.metrics_tls)
+            threads.append(stack.enter_context(metrics))
         if settings.listening is not None:
             from headwater.web.server import serving_at
 
@@ -155,8 +163,10 @@ def main() -> None:
                 settings.store_url,
                 settings.host,
                 home=settings.home,
+                tls=settings.tls,
                 trust_code=settings.trust_code,
                 zones=settings.zones,
+                compute_limit=settings.compute_limit,
             )
             threads.append(stack.enter_context(served))
         told.write(b"\n")

@@ -28,6 +28,16 @@ OVER = "over"
 _TICK = 0.5
 
 
+class BoundedLoop(asyncio.SelectorEventLoop):
+    """An event loop that ends connections whose TLS handshake does not end in time: they are not counted yet."""
+
+    async def create_server(self, *given: Any, **options: Any) -> asyncio.Server:
+        """Open a server."""
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = HEAD
+        return await super().create_server(*given, **options)
+
+
 class BoundedConnection(H11Protocol):
     """An HTTP connection with limits.
 

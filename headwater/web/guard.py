@@ -17,9 +17,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headwater.core.address import is_loopback
 from headwater.core.errors import HeadwaterError
 from headwater.web import problems
-from headwater.web.access import LOOPBACK, Access, Asker
+from headwater.web.access import Access, Asker
 from headwater.web.connections import OVER
 from headwater.web.lanes import Lanes
 
@@ -194,7 +195,7 @@ def _too_large(most: int) -> problems.ProblemDetails:
 
 def _is_strange(host: str) -> bool:
     """Return whether a Host header is not one of the machine's loopback names."""
-    return _name_of(f"//{host}") not in LOOPBACK
+    return not is_loopback(_name_of(f"//{host}") or "")
 
 
 def _is_from_elsewhere(headers: Headers) -> bool:

@@ -66,7 +66,7 @@ def _listen(host: str, port: int, tries: int) -> socket.socket | OSError:
     return why
 
 
-def url_of(listening: socket.socket, host: str) -> str:
+def url_of(listening: socket.socket, host: str, *, tls: bool = False) -> str:
     """Return the URL of a listening socket."""
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listening.getsockname()[1]}"
+    return f"{'https' if tls else 'http'}://{shown}:{listening.getsockname()[1]}"

@@ -27,6 +27,7 @@ from headwater.app.observe import counted
 from headwater.app.view import Heartbeat, Status
 from headwater.core.errors import HeadwaterError
 from headwater.core.metrics import ChannelProgress, HostProgress, LinkProgress, UnitProgress
+from headwater.tls.listener import ListenerTls
 from headwater.web.listening import listen, url_of
 from headwater.web.running import running
 
@@ -44,9 +45,11 @@ def serving(store_url: str | None, host: str, port: int) -> Iterator[str]:
 
 
 @contextmanager
-def serving_at(listening: socket.socket, store_url: str | None) -> Iterator[threading.Thread]:
+def serving_at(
+    listening: socket.socket, store_url: str | None, tls: ListenerTls | None = None
+) -> Iterator[threading.Thread]:
     """Serve /metrics of a store at a socket, in a thread."""
-    with running(_MetricsApp(store_url), listening, option=OPTION, lifespan="off", ws="none") as thread:
+    with running(_MetricsApp(store_url), listening, option=OPTION, tls=tls, lifespan="off", ws="none") as thread:
         yield thread
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import uvicorn
 
 from headwater.core.errors import DeploymentError
-from headwater.web.connections import BoundedConnection
+from headwater.tls.listener import ListenerTls
+from headwater.web.connections import BoundedConnection, BoundedLoop
 
 STARTS = 120.0
 """Seconds in which the server has to start."""
@@ -23,9 +24,21 @@ ENDS = 5.0
 
 @contextmanager
 def running(
-    app: Any, listening: socket.socket, *, option: str, ends: Callable[[], None] = lambda: None, **options: Any
+    app: Any,
+    listening: socket.socket,
+    *,
+    option: str,
+    tls: ListenerTls | None = None,
+    ends: Callable[[], None] = lambda: None,
+    **options: Any,
 ) -> Iterator[threading.Thread]:
     """Serve an app at a socket, and return the thread that does; ``ends`` is called first at the end."""
+    if tls is not None:
+        options |= {
+            "ssl_certfile": tls.certificate,
+            "ssl_keyfile": tls.key,
+            "loop": f"{BoundedLoop.__module__}:{BoundedLoop.__name__}",
+        }
     config = uvicorn.Config(
         app,
         http=BoundedConnection,

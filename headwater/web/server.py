@@ -7,7 +7,7 @@ import importlib.util
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import headwater
 from headwater.continuum.model import Zone
 from headwater.control.tables import HOME
+from headwater.core.address import is_loopback
+from headwater.tls.listener import ListenerTls, listener_tls
 from headwater.web import problems
-from headwater.web.access import LOOPBACK, Access
+from headwater.web.access import Access
 from headwater.web.api import about, changes, decisions, deployments, events, pools, worlds, zones
 from headwater.web.api.dependencies import Served, known_query
+from headwater.web.computing import Computing
 from headwater.web.guard import MAX_BODY, Guard
 from headwater.web.listening import TRIES, listen, url_of
 from headwater.web.running import running
@@ -94,7 +97,7 @@ def with_dashboard(api: FastAPI, served: Served) -> ASGIApp:
         return api
     _has_pages = True
     pages = FastAPI(openapi_url=None)
-    importlib.import_module(DASHBOARD).attach(pages, served.store_url, served.access, served.home)
+    importlib.import_module(DASHBOARD).attach(pages, served.store_url, served.access, served.home, served.computing)
     pages.add_middleware(Guard, access=served.access, lanes=served.lanes)
     return WithPages(api, pages)
 
@@ -106,21 +109,25 @@ def serving(
     port: int,
     *,
     home: Path = HOME,
+    tls: bool | None = None,
     say: Callable[[str], None] = lambda text: None,
     trust_code: bool = False,
     zones: Iterable[Zone] = (),
+    compute_limit: float | None = None,
 ) -> Iterator[str]:
     """Serve a store's API and dashboard in a thread of this process, and return the URL; port 0 takes a free one.
 
-    Where the port is taken, the next ones are tried. Raises DeploymentError where none is free, or where other machines
-    could reach a server in trial mode.
+    ``tls``: None: outside of loopback; with the certificate in ``home``. Where the port is taken, the next ones are
+    tried. Raises DeploymentError where none is free, or where other machines could reach a server in trial mode.
     """
-    Access(store_url, loopback=host in LOOPBACK).check()
+    Access(store_url, loopback=is_loopback(host)).check()
+    secured = listener_tls(host, home / "tls", asked=tls)
     listening = listen(host, port, tries=TRIES)
-    url = url_of(listening, host)
+    url = url_of(listening, host, tls=secured is not None)
     if port and not url.endswith(f":{port}"):
         say(f"port {port} is taken: listening at {url.rpartition(':')[2]}")
-    with serving_at(listening, store_url, host, home=home, trust_code=trust_code, zones=zones):
+    options: dict[str, Any] = {"trust_code": trust_code, "zones": zones, "compute_limit": compute_limit}
+    with serving_at(listening, store_url, host, home=home, tls=secured, **options):
         yield url
 
 
@@ -131,18 +138,27 @@ def serving_at(
     host: str,
     *,
     home: Path,
+    tls: ListenerTls | None = None,
     trust_code: bool = False,
     zones: Iterable[Zone] = (),
+    compute_limit: float | None = None,
 ) -> Iterator[threading.Thread]:
-    """Serve a store's API and dashboard at a socket, in a thread."""
+    """Serve a store's API and dashboard at a socket, in a thread.
+
+    ``compute_limit``: seconds for a plan or simulation; None: no limit.
+    """
     served = Served(
         store_url=store_url,
-        access=Access(store_url, loopback=host in LOOPBACK),
+        access=Access(store_url, loopback=is_loopback(host)),
         home=home,
         trust_code=trust_code,
         zones=tuple(zones),
         ends=threading.Event(),
+        computing=Computing(compute_limit),
     )
     app = with_dashboard(make_app(served), served)
-    with running(app, listening, option="--listen", ends=served.ends.set, ws_max_size=MAX_BODY) as thread:
+    with (
+        closing(served.computing),
+        running(app, listening, option="--listen", tls=tls, ends=served.ends.set, ws_max_size=MAX_BODY) as thread,
+    ):
         yield thread

@@ -1,7 +1,7 @@
 """Checks of untrusted requests: code, and unknown addresses.
 
-A dataflow with pickled functions, or with a sink that can load code, would run that code in the zones; a continuum with
-an unknown address would make the controller send its token there.
+A dataflow with pickled functions would run that code in the zones; a continuum with an unknown address would make the
+controller send a token there.
 """
 
 from __future__ import annotations
@@ -14,37 +14,23 @@ from headwater.continuum.model import Continuum, Zone
 from headwater.continuum.sparksettings import SparkSettings
 from headwater.core.errors import DataflowError, Denied
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.sinks import JdbcSink, KafkaSink
+from headwater.dataflow.optionlists import check_options
 
-_PLAIN = ("jdbc:postgresql://", "jdbc:mysql://", "jdbc:mariadb://")
-"""Databases whose drivers only write, unless the URL says otherwise."""
-_LOADING = ("plugin.", "ssl.engine", "ssl.provider")
-"""Settings of Kafka's client that name libraries to load."""
 _HINT = "apply it with `headwater apply` there, or start the server with `headwater up --trust-code`"
 
 
 def check_dataflow(dataflow: Dataflow, *, trusted: bool) -> None:
-    """Raise Denied where a dataflow contains code, or names libraries to load."""
+    """Raise Denied where a dataflow contains code, and DataflowError where a connector has an option or URL that is not
+    on its allow-list: agents refuse it as well, also from trusted requests.
+    """
     if trusted:
         return
+    for operator in dataflow.operators:
+        check_options(operator)
     try:
         loading.check_trust(LoadedDataflow(dataflow, "the request", is_code=False), trust_code=False)
     except DataflowError as error:
         raise Denied(error.what, where=error.where, hint=_HINT) from error
-    for operator in dataflow.operators:
-        if isinstance(operator, JdbcSink) and not _is_plain(operator):
-            raise Denied(
-                "names a driver, options or settings in its URL, by which code can be loaded",
-                where=f"the request, {operator.where}",
-                hint=_HINT,
-            )
-        if isinstance(operator, KafkaSink) and any(k.startswith(_LOADING) for k, _ in operator.options):
-            raise Denied("names a library to load", where=f"the request, {operator.where}", hint=_HINT)
-
-
-def _is_plain(sink: JdbcSink) -> bool:
-    bare = not any(sign in sink.url for sign in "?&;()#%")
-    return bare and sink.url.startswith(_PLAIN) and sink.driver is None and not sink.options
 
 
 def check_continuum(continuum: Continuum, store_url: str | None, *, known: Iterable[Zone] = (), trusted: bool) -> None:

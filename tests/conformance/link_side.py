@@ -21,6 +21,7 @@ from headwater.channels.linkmeter import LinkMeter
 from headwater.channels.logserver import LogServer
 from headwater.channels.relay import Relay
 from headwater.channels.wire import Credentials, Wire
+from headwater.core.address import PLAIN
 from tests.conftest import ZONE
 
 BATCH, RATE = 50_000, 500_000
@@ -46,7 +47,7 @@ def pull(address: str, place: Path) -> None:
     """Copy the logs and print the link's measurements four times a second."""
     meter = LinkMeter()
     for name in LOGS:
-        connect = partial(FlightLog, Wire(address, Credentials(ZONE.order_token)), name)
+        connect = partial(FlightLog, Wire(f"{PLAIN}{address}", Credentials(ZONE.order_token)), name)
         Relay(connect, name, FileLog(place / f"copy of {name}", fsync=False), reader="r", meter=meter).start()
     while True:
         seen = {"bytes_per_s": meter.bytes_per_s, "capacity": meter.capacity, "delay_s": meter.delay_s}

@@ -14,7 +14,6 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import psutil
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -26,7 +25,7 @@ from headwater.core.errors import ContinuumError, RuntimeFailure, Unavailable
 from headwater.disk.ports import free_ports
 from headwater.query.query import running_query
 from headwater.spark import endpoint as endpoint_module
-from headwater.spark.endpoint import LOCAL_AUTH, QUICK_CONF, STREAMING_CONF, LocalEndpoint, find_java
+from headwater.spark.endpoint import LOCAL_AUTH, PROPERTIES, QUICK_CONF, STREAMING_CONF, LocalEndpoint, find_java
 from headwater.spark.remote import RemoteEndpoint
 from headwater.spark.sparks import Sparks
 from headwater.testing import BoundedSource, check_equivalent
@@ -56,26 +55,44 @@ def test_a_server_is_found_again_with_its_queries(endpoint: LocalEndpoint, tmp_p
     assert oct((endpoint.directory / "server.json").stat().st_mode & 0o777) == "0o600"
 
 
-def test_all_that_headwater_sets_is_refused_to_users(endpoint: LocalEndpoint) -> None:
-    words = psutil.Process(endpoint.pid).cmdline()
-    keys = {text.partition("=")[0] for flag, text in pairwise(words) if flag == "--conf"}
-    own = CONF.keys() | QUICK_CONF.keys() | LOCAL_AUTH.keys()  # those of LOCAL_AUTH are settings of clusters, too
-    assert keys >= STREAMING_CONF.keys() and keys - own <= RESERVED.keys()
+class _Seen(Exception): ...
+
+
+def test_all_that_headwater_sets_is_refused_to_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> None:
+        file = directory / PROPERTIES
+        assert oct(file.stat().st_mode & 0o777) == "0o600"
+        in_file = {line.partition("=")[0] for line in file.read_text().splitlines()}
+        keys = in_file | {text.partition("=")[0] for flag, text in pairwise(arguments) if flag == "--conf"}
+        own = CONF.keys() | QUICK_CONF.keys() | LOCAL_AUTH.keys()  # those of LOCAL_AUTH are settings of clusters, too
+        assert keys >= STREAMING_CONF.keys() | CONF.keys() and keys - own <= RESERVED.keys()
+        raise _Seen
+
+    monkeypatch.setattr(endpoint_module, "_spawn", spawn)
+    with pytest.raises(_Seen):
+        LocalEndpoint.start(tmp_path, extra_conf=CONF, quick=True)
+    assert not (tmp_path / PROPERTIES).exists()
 
 
 def test_a_nodes_spark_starts_with_the_settings_of_its_zone_and_its_agent(tmp_path: Path) -> None:
     spark = "{conf: {spark.test.zone: 1, spark.test.both: 1}}"
     (node,) = Continuum.from_text(f"layers: [cloud]\nzones: {{C1: {{layer: cloud, spark: {spark}}}}}").nodes
-    given = SparkSettings((), (("spark.test.agent", "2"), ("spark.test.both", "2")))
-    sparks = Sparks(tmp_path, cores=1, memory_mb=512, quick=True, settings=given)
+    odd = '=a:b #c!\\u00e9 \\ "é😀" ${env:HOME}'
+    given = SparkSettings((), (("spark.test.agent", "2"), ("spark.test.both", "2"), ("spark.test.odd", odd)))
+    sparks = Sparks(tmp_path, cores=1, memory_mb=512, quick=True, settings=given, secrets=("A",))
     try:
         started = sparks.of(node)
         conf = started.session().conf
         assert [conf.get(f"spark.test.{name}") for name in ("zone", "agent", "both")] == ["1", "2", "2"]
-        again = Sparks(tmp_path, settings=given).of(node)
+        assert conf.get("spark.test.odd") == odd
+        assert not (started.directory / PROPERTIES).exists()
+        again = Sparks(tmp_path, settings=given, secrets=("A",)).of(node)
         assert again.attached and again.generation == started.generation
+        same = node.spark_settings.overridden_by(given)
+        assert LocalEndpoint.attach(started.directory, same, ("A",)) is not None
+        assert LocalEndpoint.attach(started.directory, same, ("A", "B")) is None, "its environment has other secrets"
         other = replace(given, packages=("a:b:1",))
-        assert LocalEndpoint.attach(started.directory, node.spark_settings.overridden_by(other)) is None
+        assert LocalEndpoint.attach(started.directory, node.spark_settings.overridden_by(other), ("A",)) is None
     finally:
         sparks.stop()
 
@@ -142,13 +159,11 @@ def test_what_keeps_from_a_server(endpoint: LocalEndpoint, tmp_path: Path) -> No
         wrong.session()
 
 
-class _Seen(Exception): ...
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a port for somebody")
 def test_nobody_else_is_given_its_port_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> None:
-        (word,) = (a for a in arguments if a.startswith("spark.connect.grpc.binding.port="))
+        lines = (directory / PROPERTIES).read_text().splitlines()
+        (word,) = (line for line in lines if line.startswith("spark.connect.grpc.binding.port="))
         address = ("127.0.0.1", int(word.partition("=")[2]))
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(address)

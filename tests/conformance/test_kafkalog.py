@@ -17,7 +17,7 @@ from headwater.channels import kafkaclient, kafkacluster
 from headwater.channels.kafkalog import KafkaLog
 from headwater.channels.open import open_log, remove_log
 from headwater.channels.segments import Segment
-from headwater.core.errors import ChannelError, ChannelFull, RuntimeFailure, Unavailable
+from headwater.core.errors import BrokerAway, ChannelError, ChannelFull, RuntimeFailure, Unavailable
 from headwater.spark.broker import LocalBroker
 
 from .conftest import ids, spec_of, table
@@ -240,6 +240,28 @@ def test_no_broker_is_told(topic: str, tmp_path: Path, monkeypatch: pytest.Monke
     spec = {"kind": "kafka", "servers": "127.0.0.1:9", "topic": topic, "staging": str(tmp_path)}
     with pytest.raises(Unavailable, match=r"no Kafka broker at 127\.0\.0\.1:9"):
         open_(spec).append(table([1]), epoch=1, batch=0)
+
+
+def test_a_look_at_an_absent_broker_gives_up_soon_and_then_at_once(
+    topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_another_process(monkeypatch)
+    monkeypatch.setattr(kafkaclient, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(kafkacluster, "_AWAY_SECONDS", 600.0)
+    log = open_({"kind": "kafka", "servers": "127.0.0.1:9", "topic": topic, "staging": str(tmp_path)})
+    asked = []
+    client = kafkaclient.client
+    monkeypatch.setattr("headwater.channels.kafkacluster.client", lambda *a: asked.append(a) or client(*a))
+    begun = time.monotonic()
+    with kafkaclient.looking():
+        with pytest.raises(BrokerAway, match=r"no Kafka broker at 127\.0\.0\.1:9"):
+            log.latest()
+        assert asked and time.monotonic() - begun < kafkaclient.SECONDS
+        asked.clear()
+        with pytest.raises(BrokerAway):
+            log.stats()
+        assert not asked
+    assert kafkaclient.patience() == kafkaclient.SECONDS
 
 
 def test_credentials_come_from_the_environment_and_are_not_shown(

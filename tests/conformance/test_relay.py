@@ -327,7 +327,7 @@ def test_bad_requests_are_refused(tmp_path: Path, action: str, body: bytes, mess
     try:
         wire = Wire(f"127.0.0.1:{server.port}", Credentials(ZONE.order_token))
         with pytest.raises(ChannelError, match=message), wire.reading():
-            list(wire._client.do_action(flight.Action(action, body), wire._call(5)))
+            list(wire._opened(5).do_action(flight.Action(action, body), wire._call(5)))
     finally:
         server.shutdown()
 

@@ -154,13 +154,13 @@ def test_files_of_a_replaced_writer_are_not_repeated(tmp_path: Path) -> None:
 def test_output_of_another_run_is_refused(tmp_path: Path) -> None:
     """Otherwise its batches would count as those of this run, and this run's rows would be lost."""
 
-    def sink_writer(lineage: str) -> FileSinkWriter:
+    def sink_writer(lineage: str | None) -> FileSinkWriter:
         return FileSinkWriter({"path": str(tmp_path), "format": "json", "fsync": False, "lineage": lineage}, 0)
 
     put(sink_writer("c1"), 0, table([1]))
-    for batch in (0, 1):
+    for batch, lineage in ((0, "c2"), (1, "c2"), (0, None), (1, None)):  # None: a checkpoint that has lost its number
         with pytest.raises(ChannelError, match="output of another run"):
-            put(sink_writer("c2"), batch, table([2]))
+            put(sink_writer(lineage), batch, table([2]))
     put(sink_writer("c1"), 1, table([3]))
     assert sorted(json_ids(tmp_path)) == [1, 3]
     later = FileSinkWriter({"path": str(tmp_path), "format": "json", "fsync": False, "lineage": "c1"}, 1)

@@ -186,7 +186,11 @@ def test_an_error_of_spark_is_one_message(endpoint: LocalEndpoint, tmp_path: Pat
             late.drain()
     finally:
         late.stop()
-    for error, operator in ((early, "'looked_for' (transform)"), (refused, "'out'"), (failed, "unit out@C1")):
+    for error, operator in (
+        (early, "'looked_for' (transform)"),
+        (refused, "'out'"),
+        (failed, "'looked_for' (transform)"),
+    ):
         message = str(error.value)
         assert operator in message and "in zone C1" in message and str(log) in message
         assert len(message.splitlines()) == 2, "no stack trace"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import headwater as hw
 from headwater.continuum.model import Continuum
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, ZoneRun, batch_result, compare
-from tests.deployments.flows import FLOWS, rows
+from tests.deployments.flows import FLOWS, SCHEMA, rows
 
 CONTINUUM = """
 name: small
@@ -64,3 +67,38 @@ def test_what_befalls_zones_loses_nothing(endpoint: LocalEndpoint, tmp_path: Pat
     expected = batch_result(endpoint.session(), plan.dataflow, plan.continuum)
     assert {s: compare(expected[s], t) for s, t in got.items() if compare(expected[s], t)} == {}
     assert all(t.num_rows for t in got.values())
+
+
+def test_zones_over_tls_with_a_new_certificate(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    """The certificate of the writer's agent is replaced while rows flow: its reader is told the new fingerprint."""
+    source = BoundedSource(tmp_path / "in", {"L1": rows(120, seed=7)["L1"]}, rows_per_file=10)
+    f = hw.flow("sealed", locations=["L1"])
+    read = f.read.json(source.path, SCHEMA, location_as="location").with_watermark("ts", "5 seconds")
+    read.to_layer("cloud").group_by(hw.window("ts", "10 seconds"), "k").agg(n="count(*)", v="sum(v)").write.memory(
+        "out"
+    )
+    zones = "layers: [edge, cloud]\nzones:\n  C1: {layer: cloud}\n  E1: {layer: edge, parent: C1, locations: [L1]}\n"
+    plan = build(f.build(), Continuum.from_text(zones))
+    home = tmp_path / "home" / "zones"
+
+    def known() -> tuple[str, str]:
+        """Return the fingerprint of E1's certificate, and the address that C1 knows."""
+        record, peers = (json.loads((home / file).read_text()) for file in ("E1/agent.json", "C1/peers.json"))
+        assert record["address"].startswith("grpc+tls://") and len(record["certificate"]) == 71
+        return record["certificate"], peers["E1"]
+
+    with ZoneRun(plan, tmp_path / "home", options=("--quick", "--tls")) as run:
+        run.start()
+        for number, _ in enumerate(source.release()):
+            if number == 0:
+                run.settle()
+                first, peer = known()
+                assert peer == f"grpc+tls://{run.links['E1'].address}#{first}"
+                run.kill_agent("E1")
+                shutil.rmtree(home / "E1" / "tls")
+        run.finish()
+        second, peer = known()
+        assert second != first and peer.endswith(f"#{second}")
+        got = run.rows()
+    expected = batch_result(endpoint.session(), plan.dataflow, plan.continuum)
+    assert not compare(expected["out"], got["out"]) and got["out"].num_rows

@@ -40,7 +40,7 @@ from headwater.web.access import Access, Asker
 from headwater.web.api.dependencies import Served
 from headwater.web.dashboard import proposals
 from headwater.web.dashboard.frame import DashboardContext, Frame
-from headwater.web.dashboard.sessions import Sessions, Visitor
+from headwater.web.dashboard.sessions import Visitor
 from headwater.web.server import make_app
 from tests.unit.served import trial
 
@@ -473,10 +473,9 @@ class Dashboard:
 
     @staticmethod
     def _page(number: int, store: Path, show: Callable[[Any], None]) -> proposals.ProposalPage:
-        sessions = Sessions()
-        place = DashboardContext(str(store), None, sessions, feed=SimpleNamespace(view=None), home=store.parent)  # type: ignore[arg-type]
+        place = DashboardContext(str(store), None, feed=SimpleNamespace(view=None), home=store.parent)  # type: ignore[arg-type]
         request: Any = SimpleNamespace(url=SimpleNamespace(path="/proposals/1"), cookies={})
-        frame = Frame(place, Visitor(None, sessions, None), Asker(name=None, role="owner"), request)
+        frame = Frame(place, Visitor(None, None), Asker(name=None, role="owner"), request)
         page = object.__new__(proposals.ProposalPage)
         unseen = SimpleNamespace(show=lambda *nodes: None, set_visibility=lambda seen: None)
         page.__dict__.update(_frame=frame, _number=number, _seen=None, _may=True)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headwater.core.errors import ChannelError
+from headwater.channels.channelspec import lineage_of
+from headwater.core.errors import ChannelError, DeploymentError
 from headwater.disk.checkpoint import (
     begin_run,
     begin_to_publish,
+    checkpoint_number,
     cut_off,
     has_written_nothing,
     reads_agree,
@@ -133,3 +135,26 @@ def test_two_reads_agree_when_they_have_read_the_same_files(
     ]
     (checkpoint / "offsets/0").write_text("\n".join(lines))
     assert reads_agree(checkpoint) is agree
+
+
+def test_the_number_of_a_checkpoint_is_sealed(tmp_path: Path) -> None:
+    number = checkpoint_number(str(tmp_path))
+    file = tmp_path / "headwater.json"
+    text = file.read_text()
+    digit = str(number)[-1]
+    other = str(number)[:-1] + ("1" if digit != "1" else "2")
+    file.write_text(text.replace(str(number), other, 1))
+    with pytest.raises(DeploymentError, match=r"damaged: .* checksum"):
+        checkpoint_number(str(tmp_path))
+    with pytest.raises(DeploymentError, match=r"headwater\.json"):
+        lineage_of(tmp_path)
+    file.write_text(f'{{"number": {number}}}')  # as earlier versions wrote it
+    assert checkpoint_number(str(tmp_path)) == number
+    assert lineage_of(tmp_path) == str(number)
+    file.write_text("")
+    with pytest.raises(DeploymentError, match="damaged"):
+        lineage_of(tmp_path)
+    file.unlink()
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets/0").touch()
+    assert lineage_of(tmp_path) is None  # a checkpoint older than numbers

@@ -35,6 +35,7 @@ PROGRESS = Progress(
             zone="E1",
             layer="edge",
             status="running",
+            waits="no Kafka broker",
             rows_in=12_345,
             dead_letters=2,
             late_rows=3,
@@ -144,6 +145,7 @@ def test_progress_as_table_line_and_json(capsys: pytest.CaptureFixture[str]) -> 
         "failed",
         "2KiB",
         "b@C1: it broke",
+        "a@E1 waits: no Kafka broker",
         "a@E1: L1, L2 idle, left out of its event time",
     ):
         assert text in shown

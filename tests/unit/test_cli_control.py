@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from headwater.agent.agents import Agents
 from headwater.app import deployments, loading, observe
 from headwater.app.client import Client, PlanRequest
 from headwater.cli import control
+from headwater.cli.sparkoptions import spark_settings
 from headwater.continuum.model import Continuum, Node
 from headwater.control import tables
 from headwater.control.store import Store
@@ -331,3 +332,30 @@ def test_up_reaches_nodes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     deployments.up(nodes=Continuum.from_yaml(CONTINUUM).nodes, stop=stop, say=told.append)
     assert opened == ["C1", "S1", "S2", "E1", "E2", "E3", "E4", "E5"]
     assert told == ["S2: nobody answers"]
+
+
+def test_settings_of_spark_reach_agents_in_a_file_and_not_on_their_command_lines(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[str, ...]] = []
+    monkeypatch.setattr(deployments, "up", lambda store, *, options, **_: found.append(options))
+    monkeypatch.setattr(control, "served", lambda *_, **__: nullcontext())
+    file = place / "secrets.conf"
+    file.write_text("# of the object store\n\nspark.hadoop.fs.s3a.secret.key=in a file=\nspark.x=1\n")
+    file.chmod(0o640)
+    code, _, err = invoke("up", "--conf-file", str(file))
+    assert code == 3 and "other users may read or change" in err and f"chmod 600 {file}" in err
+    file.chmod(0o600)
+    code, _, err = invoke("up", "--conf-file", str(file), "--conf", "spark.x=2", "--conf", "spark.hadoop.password=open")
+    assert code == 0, err
+    assert "can see the value of spark.hadoop.password in `ps`" in err and "secret.key" not in err
+    (options,) = found
+    written = place / ".headwater/spark.conf"
+    assert options[:2] == ("--conf-file", str(written)) and "open" not in " ".join(options)
+    assert written.stat().st_mode & 0o777 == 0o600
+    settings = dict(spark_settings("", None, written).conf)
+    assert settings == {
+        "spark.hadoop.fs.s3a.secret.key": "in a file=",
+        "spark.hadoop.password": "open",
+        "spark.x": "2",
+    }

@@ -184,7 +184,8 @@ def _away(call: NodeCall) -> None:
 
 def test_progress_is_polled_and_failures_are_told_once(site: Site) -> None:
     site.apply(FIRST)
-    site.zones.seen = lambda u: replace(u, error="disk full") if u.unit == "AD@S1" else u
+    wrong = {"AD@S1": {"error": "disk full"}, "AD@S2": {"waits": "no broker"}}
+    site.zones.seen = lambda u: replace(u, **wrong.get(u.unit, {}))
     site.zones.before = lambda call: _away(call) if call.node == "E1" else None
     site.controller.poll()
     site.controller.poll()
@@ -192,7 +193,8 @@ def test_progress_is_polled_and_failures_are_told_once(site: Site) -> None:
     assert reports["E1"].error == "no answer" and reports["E1"].progress is None
     shown = reports["S1"].progress
     assert shown is not None and [u.unit for u in shown.units] == ["AD@S1"]
-    assert [e.text for e in site.store.events("f")].count("AD@S1 failed: disk full") == 1
+    told = [e.text for e in site.store.events("f")]
+    assert (told.count("AD@S1 failed: disk full"), told.count("AD@S2 waits: no broker")) == (1, 1)
 
 
 def test_each_poll_keeps_a_sample_of_the_zones_that_answered(site: Site) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +33,7 @@ from headwater.channels.wire import Credentials, Wire
 from headwater.cli.app import app
 from headwater.control.stamps import Stamps
 from headwater.core.errors import Denied, DeploymentError
+from headwater.disk.credentials import code_environment
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
 from headwater.plan.spec import spec_of
@@ -230,3 +234,34 @@ def test_the_controller_sends_grants_and_the_reader_keeps_them(
             assert relays.latest(spec, channel) == 0
     finally:
         server.shutdown()
+
+
+def test_processes_with_code_of_dataflows_get_no_other_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "HEADWATER_TOKEN": "t",
+        "HEADWATER_STORE": "postgresql://u:p@h/d",
+        "HEADWATER_SECRET_DB": "granted",
+        "HEADWATER_SECRET_OTHER": "of others",
+        "HEADWATER_SECRETS_DIR": "/run/secrets",
+        "AWS_REGION": "eu",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    found = code_environment(("D*",))
+    assert {name for name in given if name in found} == {"HEADWATER_SECRET_DB", "HEADWATER_SECRETS_DIR", "AWS_REGION"}
+    assert found.keys() <= os.environ.keys()
+
+
+def test_the_environment_is_out_of_sight_and_still_known() -> None:
+    code = """
+import os, subprocess, sys
+from headwater.core.environment import hide_environment
+hide_environment()
+seen = open("/proc/self/environ").read()
+child = subprocess.run([sys.executable, "-c", "import os; print(os.environ.get('HEADWATER_TOKEN'))"], stdout=-1)
+print("hide-me" in seen, "see-me" in seen, os.environ["HEADWATER_TOKEN"], child.stdout.decode().strip())
+"""
+    environment = {**os.environ, "HEADWATER_TOKEN": "hide-me", "OTHER": "see-me"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    hidden = sys.platform == "linux"
+    assert done.stdout.split() == [str(not hidden), "True", "hide-me", "None" if hidden else "hide-me"]

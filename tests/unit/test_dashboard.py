@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +14,8 @@ pytest.importorskip("nicegui")
 
 from headwater.app import pools
 from headwater.app.view import DeploymentSeen, LinkSeen, UnitSeen, View, ZoneSeen
-from headwater.web.access import Access, NotAllowed, NotKnown
+from headwater.control import sharing
+from headwater.web.access import TRIAL_FILE, Access, Asker, NotAllowed, NotKnown, trial_token
 from headwater.web.dashboard import sessions, signin
 from headwater.web.dashboard.feed import DRAWN, ViewFeed, link_piece, zone_piece
 from headwater.web.dashboard.frame import NAMED, banner
@@ -117,40 +120,88 @@ def test_a_node_is_text_and_never_markup() -> None:
         node("script", "x")
 
 
-def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    open_ = Sessions()
-    name = open_.begin("secret")
-    assert open_.token(name) == "secret" and "secret" not in name
-    assert open_.token("other") is None and open_.token(None) is None
-    open_.end(name)
-    assert open_.token(name) is None
-    monkeypatch.setattr(sessions, "LASTS", -1.0)
-    assert open_.token(open_.begin("secret")) is None
+def visitor(place: str, session: str | None) -> Visitor:
+    """Return a visitor of a server that has just started."""
+    return Visitor(Sessions(Access(place)), session)
 
 
-def test_the_oldest_session_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def signed_in(place: str, session: str) -> bool:
+    try:
+        return visitor(place, session).asker().name is not None
+    except NotKnown:
+        return False
+
+
+def test_a_session_outlives_its_server_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = str(tmp_path / "s.db")
+    admin = pools.set_owner("admin", place, token=True)
+    token = pools.set_owner("vera", place, token=True, role="viewer", shown=admin)
+    assert admin and token
+    sessions_ = Sessions(Access(place))
+    with pytest.raises(NotKnown, match="unknown token"):
+        sessions_.begin("another")
+    name, other = sessions_.begin(token), sessions_.begin(token)
+    assert visitor(place, name).asker() == Asker(name="vera", role="viewer")
+    known = b"".join(file.read_bytes() for file in tmp_path.glob("s.db*"))
+    assert name.encode() not in known and token.encode() not in known
+    sessions_.end(name)
+    assert not signed_in(place, name) and signed_in(place, other) and not signed_in(place, "x" * 43)
+    assert not signed_in(place, "x" * 5000)
+    again = pools.set_owner("vera", place, token=True, shown=token)
+    assert again and not signed_in(place, other), "the token that it began with is revoked"
+    third = Sessions(Access(place)).begin(again)
+    assert signed_in(place, third)
+    late = SimpleNamespace(time=lambda: time.time() + sessions.LASTS + 1)
+    monkeypatch.setattr(sharing, "time", late)
+    assert not signed_in(place, third), "it has lasted long enough"
+
+
+def test_the_oldest_session_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = str(tmp_path / "s.db")
+    token = pools.set_owner("admin", place, token=True)
     monkeypatch.setattr(sessions, "MOST", 2)
-    open_ = Sessions()
-    names = [open_.begin(f"t{n}") for n in range(3)]
-    assert [open_.token(n) for n in names] == [None, "t1", "t2"]
+    names = [Sessions(Access(place)).begin(token or "") for _ in range(3)]
+    assert [signed_in(place, name) for name in names] == [False, True, True]
+
+
+def test_a_session_of_the_trial_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TRIAL_FILE, str(tmp_path / "trial"))
+    place = str(tmp_path / "s.db")
+    with pytest.raises(NotKnown):
+        Sessions(Access(place)).begin("another")
+    name = Sessions(Access(place)).begin(trial_token())
+    assert trial_token() not in name and not (tmp_path / "s.db").exists(), "it needs no store"
+    assert visitor(place, name).asker().on_trial
+    kind, until, signature = name.split(".")
+    for text in (f"{int(until) + 1}.{signature}", f"x.{signature}", f"{until}.", "", "é.é"):
+        with pytest.raises(NotKnown, match="the session is over"):
+            visitor(place, f"{kind}.{text}").asker()
+    with pytest.raises(NotKnown):
+        Visitor(Sessions(Access(place, loopback=False)), name).asker()
+    monkeypatch.setattr(sessions, "LASTS", -1.0)
+    with pytest.raises(NotKnown):
+        visitor(place, Sessions(Access(place)).begin(trial_token())).asker()
+    pools.set_owner("admin", place, token=True)
+    with pytest.raises(NotKnown):
+        visitor(place, name).asker()
 
 
 def test_a_role_is_looked_up_before_each_act(tmp_path: Path) -> None:
     place = str(tmp_path / "s.db")
     admin = pools.set_owner("admin", place, token=True)
     token = pools.set_owner("olga", place, token=True, role="operator", shown=admin)
-    open_ = Sessions()
-    visitor = Visitor(Access(place), open_, open_.begin(token or ""))
-    visitor.check("operator")
+    open_ = Sessions(Access(place))
+    asking = Visitor(open_, open_.begin(token or ""))
+    asking.check("operator")
     pools.set_owner("olga", place, role="viewer", shown=admin)
     with pytest.raises(NotAllowed):
-        visitor.check("operator")
-    open_.end(visitor.session)
+        asking.check("operator")
+    open_.end(asking.session)
     with pytest.raises(NotKnown):
-        visitor.asker()
+        asking.asker()
     with pytest.raises(NotKnown):
-        Visitor(Access(place), open_, None).asker()
-    assert Visitor(None, open_, None).asker().on_trial
+        Visitor(open_, None).asker()
+    assert Visitor(None, None).asker().on_trial
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ import pytest
 
 import headwater as hw
 from headwater.app.loading import load_dataflow
+from headwater.channels.kafkaclient import no_broker
 from headwater.cli import main
 from headwater.connectors.filewriter import FileSinkWriter
 from headwater.continuum.model import Continuum
-from headwater.core.errors import RuntimeFailure, UserCodeError
+from headwater.core.errors import RuntimeFailure, UserCodeError, WaitsForBroker
 from headwater.dataflow.function import raised
 from headwater.plan.build import build
 from headwater.plan.spec import UnitSpec, spec_of
@@ -45,6 +46,22 @@ NO_FILES = """[FAILED_READ_FILE.FILE_NOT_EXIST] Error while reading file file://
 JVM stacktrace:
 \tat org.apache.spark.Query.run(Query.scala:1)
 Caused by: java.io.FileNotFoundException: /in/a.csv (Too many open files)"""
+PLAN = """
+=== Streaming Query ===
+Identifier: f/result@C [id = 1, runId = 2]
+Current Committed Offsets: {FileStreamSource[file:/home/in/here]: {"logOffset":0}}
+
+Logical Plan:
+Filter (nope#1 > 5)
+
+JVM stacktrace:
+\tat org.apache.spark.Query.run(Query.scala:1)"""
+RAISED = "[USER_RAISED_EXCEPTION] 'id > 1' is not true!" + PLAN
+CONTEXT = "[DIVIDE_BY_ZERO] Division by zero.\n== SQL (line 1, position 1) ==\ndate_format(`ts`, 'bbb')\n^^^^^^^" + PLAN
+GUARDED = (
+    "[CAST_INVALID_INPUT] The value cannot be cast.\n== SQL (line 1, position 25) ==\n"
+    "if(`__corrupt` IS NULL, `nope` > 5, TRUE)\n                        ^^^^^^^^^^" + PLAN
+)
 FUNCTION = """Traceback (most recent call last):
 headwater.core.errors.UserCodeError: operator 'mine' (map_batches): the function raised KeyError: 'x' at f.py:3 in f
   -> correct the function
@@ -79,7 +96,21 @@ def spec() -> UnitSpec:
         ),
         (NO_FILES, "no file descriptor is left: Too many open files", "'files' (files)", "ulimit -n"),
         (FUNCTION, "the function raised KeyError: 'x' at f.py:3 in f", "'mine' (map_batches)", "correct the function"),
-        ("java.lang.Boom: no\n\tat a.b(c)\n", "java.lang.Boom: no", "s 'files', 'few', 'shown', 'result'", "continues"),
+        (RAISED, "[USER_RAISED_EXCEPTION] 'id > 1' is not true!", "one of the operators 'few', 'shown'", "continues"),
+        (CONTEXT, "[DIVIDE_BY_ZERO] Division by zero.", "'shown' (select)", "continues"),
+        (GUARDED, "[CAST_INVALID_INPUT] The value cannot be cast.", "'few' (where)", "continues"),
+        (
+            "java.lang.Boom: no\n\tat a.b(c)\n",
+            "java.lang.Boom: no",
+            "one of the operators 'few', 'shown'",
+            "continues",
+        ),
+        (
+            "java.io.IOException: gone\n\tat a.b(c)\n",
+            "java.io.IOException: gone",
+            "one of the operators 'files', 'few', 'shown', 'result'",
+            "continues",
+        ),
     ],
 )
 def test_an_error_names_operator_zone_cause_and_log(
@@ -89,11 +120,19 @@ def test_an_error_names_operator_zone_cause_and_log(
     log.write_text("before\n")
     error = failure_of(spec, log, text, spec.id)
     assert error.what == what
-    assert error.where == f"operator{operator if operator[0] == 's' else f' {operator}'}, unit {spec.id} in zone C"
+    named = operator if operator.startswith("one of") else f"operator {operator}"
+    assert error.where == f"{named}, unit {spec.id} in zone C"
     assert error.hint is not None and hint in error.hint and error.hint.endswith(str(log))
     assert len(str(error).splitlines()) == 2, "no stack trace"
     assert text in log.read_text() and log.read_text().startswith("before\n")
     assert isinstance(error, UserCodeError if text == FUNCTION else RuntimeFailure)
+
+
+def test_a_broker_that_is_away_is_no_operators_fault(spec: UnitSpec, tmp_path: Path) -> None:
+    text = f"Traceback (most recent call last):\nheadwater.core.errors.BrokerAway: {no_broker('no broker', where='t')}"
+    error = failure_of(spec, tmp_path / "spark.log", f"{text}\n\n\tat org.apache.spark.Query.run", spec.id)
+    assert isinstance(error, WaitsForBroker) and error.retryable
+    assert (error.what, error.where) == ("t: no broker", f"unit {spec.id} in zone C")
 
 
 def test_an_error_counts_more_than_its_log(spec: UnitSpec, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from headwater.control.controller import Controller
 from headwater.control.database import LeaseLost
+from headwater.control.reserve import is_reserved
 from headwater.control.store import Store
 from headwater.core.errors import HeadwaterError, Unavailable
 from headwater.testing.nodes import SimulatedNodes
@@ -34,12 +35,13 @@ def until(true: Callable[[], bool], what: str) -> None:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """Yield a disk of two megabytes."""
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Yield a disk of two megabytes, too small for a reserve, or of as many as the test names."""
     place = tmp_path / "disk"
     place.mkdir()
+    size = f"size={getattr(request, 'param', 2)}m"
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", size, "tmpfs", place], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
         pytest.skip(f"no small disk: {mounted.stderr.strip()}")
@@ -49,20 +51,27 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
+def reserved(store: Store) -> bool:
+    with store._reading() as connection:
+        return is_reserved(connection)
+
+
 @contextmanager
-def full(disk: Path) -> Iterator[Callable[[], None]]:
+def full(disk: Path, *, keep_journal: bool = False) -> Iterator[Callable[[], None]]:
     """Leave no byte of a disk free; the block may fill it again.
 
-    The database's log is emptied first: its old pages have room for further writes.
+    The database's journal is deleted first: it has room for further writes.
     """
     filler = disk / "filler"
 
     def fill() -> None:
-        with (
-            closing(sqlite3.connect(disk / "store.db", isolation_level=None)) as database,
-            contextlib.suppress(sqlite3.OperationalError),
-        ):
-            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if not keep_journal:
+            with (
+                closing(sqlite3.connect(disk / "store.db", isolation_level=None)) as database,
+                contextlib.suppress(sqlite3.OperationalError),
+            ):
+                for mode in ("PERSIST", "DELETE"):  # the change deletes the file
+                    database.execute(f"PRAGMA journal_mode = {mode}")
         with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(b"x" * 4096) == 4096:
                 pass
@@ -142,6 +151,33 @@ def test_a_full_disk_stops_orders_and_not_the_controller(disk: Path) -> None:
         assert after is not None and (after.holder, after.term) == ("one", lease.term)
         assert len([text for text in one.said if "waits" in text]) == 1, one.said
     assert one.error is None
+
+
+@pytest.mark.parametrize("disk", [32], indirect=True)
+def test_leases_failures_and_changes_are_recorded_on_a_full_disk(disk: Path) -> None:
+    nodes = SimulatedNodes()
+    with running(disk / "store.db", nodes) as (one, _):
+        one.store.want("f", "run", FIRST.plan())
+        until(lambda: one.store.deployment("f").observed_version == 1, "the first version")
+        until(lambda: reserved(one.store), "the reserve")
+        with full(disk, keep_journal=True):
+            with pytest.raises(OSError, match="No space left"):
+                (disk / "more").write_bytes(b"x" * 100_000)
+            nodes.seen = lambda u: replace(u, status="failed", error="the disk is full")
+            told = "AD@S1 failed: the disk is full"
+            until(lambda: told in [e.text for e in one.store.events("f")], "the record of the failure")
+
+            def reported() -> bool:
+                (found,) = [r.progress for r in one.store.reports("f") if r.node == "S1"]
+                return found is not None and [u.error for u in found.units] == ["the disk is full"]
+
+            until(reported, "the report")
+            nodes.seen = lambda u: u
+            one.store.want("f", "run", replace(FIRST, alarm=2).plan())
+            until(lambda: one.store.deployment("f").observed_version == 2, "the second version")
+            lease = one.store.lease()
+            assert lease is not None and lease.holder == "one"
+        assert not one.told("waits"), one.said
 
 
 def test_a_change_goes_on_where_the_disk_was_full(disk: Path) -> None:

@@ -224,6 +224,7 @@ def test_what_is_forgotten_and_what_stays(store: Store) -> None:
 NEWER = {
     3: ("headwater_samples", "headwater_memory", "headwater_decisions"),
     4: ("headwater_submissions", "headwater_owners", "headwater_rights"),
+    8: ("headwater_sessions",),
 }
 """The tables that each version added."""
 
@@ -244,7 +245,7 @@ def lacking(store: Store, version: int = 2) -> str:
     return base
 
 
-@pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("version", [2, 3, 4, 5, 6, 7])
 @pytest.mark.parametrize("opened", [Store, StoreReader.open])
 def test_an_older_store_gets_what_it_lacks(tmp_path: Path, opened, version: int) -> None:  # type: ignore[no-untyped-def]
     made = Store(tmp_path / "store.db")
@@ -257,6 +258,7 @@ def upgraded(place: str | Path, opened, base: str) -> None:  # type: ignore[no-u
     found = opened(place)
     assert (found.deployment("f").active_plan, found.slo("f"), found.samples("f")) == (base, None, ())
     assert found.pools() == found.owners() == ()
+    assert found.owner_of_session("none") is None
     with found._reading() as connection:
         assert connection.execute(select(t.meta.c.schema)).all() == [(t.SCHEMA,)]
         assert connection.execute(select(func.count()).select_from(t.desired_states)).scalar() == 1

@@ -48,6 +48,19 @@ def paper(require: str = "gpu = true") -> Dataflow:
     return builder.build()
 
 
+def test_clear_text_over_a_network_is_named() -> None:
+    zones = {"E1": "grpc+tcp://10.0.0.4:7070", "E2": "10.0.0.5:7070", "E3": "grpc+tcp://127.0.0.1:7070"}
+    listed = {
+        name: {"layer": "edge", "at": at, "parent": "C1", "locations": [f"L{name}"]} for name, at in zones.items()
+    }
+    continuum = Continuum.from_data({"layers": ["edge", "cloud"], "zones": {"C1": {"layer": "cloud"}, **listed}})
+    assert continuum.clear_text == ("E1 at grpc+tcp://10.0.0.4:7070",)
+    builder, rows = begin("LE1", "LE2", "LE3")
+    rows.to_layer("cloud").write.memory("out")
+    (warning,) = build(builder.build(), continuum, None).warnings
+    assert warning.startswith("clear text at E1 at grpc+tcp://10.0.0.4:7070: whoever reads the network")
+
+
 def members(plan: DeploymentPlan) -> list[tuple[str, str]]:
     return [("+".join(u.operators), u.zone) for u in plan.units]
 

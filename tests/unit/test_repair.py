@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headwater.disk.checkpoint import sweep_torn
-from headwater.disk.repair import Condition, examine, repair, start_positions
+from headwater.disk.repair import Condition, damaged_files, examine, repair, start_positions
 
 BATCHES = 5
 
@@ -126,6 +126,36 @@ def test_the_newest_whole_batch_is_found_and_the_rest_removed(
         assert all(f.with_name(f.name[1:-4]).exists() for f in (checkpoint / log).glob(".*.crc"))
     positions = {"x@E1": 10 * committed} if committed >= 0 else {}
     assert start_positions(checkpoint, found) == positions
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (empty("offsets/1"), "offsets/1"),
+        (altered("commits/0", b"1}", b"2}"), "commits/0"),
+        (cut("sources/s_a/2"), "sources/s_a/2"),
+        (empty("metadata"), "metadata"),
+        (cut("state/0/_metadata/metadata"), "state/0/_metadata/metadata"),
+        (altered("state/0/1/_metadata/schema", b"k", b"l"), "state/0/1/_metadata/schema"),
+        (cut("state/0/1/2.zip"), "state/0/1/2.zip"),
+        (cut("state/0/0/SSTs/000002-a.sst", by=1), "state/0/0/SSTs/000002-a.sst"),
+        (lost("state/0/0/SSTs/000002-a.sst"), "state/0/0/SSTs/000002-a.sst"),
+        (altered("state/0/0/SSTs/000003-a.sst", b"x", b"y"), "state/0/0/SSTs/000003-a.sst"),
+    ],
+)
+def test_damaged_files_are_named(checkpoint: Path, damage: Callable[[Path], object], named: str) -> None:
+    hadoop(checkpoint / "state/0/1/_metadata/schema", "key")
+    hadoop(checkpoint / "state/0/0/SSTs/000003-a.sst", "xxx")
+    assert damaged_files(checkpoint) == []
+    damage(checkpoint)
+    assert damaged_files(checkpoint) == [checkpoint / named]
+
+
+def test_a_state_schema_with_a_flipped_bit_is_none(checkpoint: Path) -> None:
+    hadoop(checkpoint / "state/0/1/_metadata/schema", "key")
+    assert examine(checkpoint).committed == 3
+    altered("state/0/1/_metadata/schema", b"k", b"j")(checkpoint)
+    assert examine(checkpoint).committed == -1
 
 
 def test_nothing_changes_where_all_is_whole(checkpoint: Path) -> None:

@@ -125,8 +125,9 @@ def test_a_batch_in_an_output_without_its_plan_is_refused(disk: Disk, output: in
     disk.writers = disk.writers[output : output + 1]
     with pytest.raises(DeploymentError) as caught:
         disk.resume()
+    named = f"; damaged or missing in {disk.checkpoint}: offsets/3" if damage == "empty" else ""
     assert caught.value.what == (
-        "its output goes up to batch 3, but batch 2 is the newest in its checkpoint: 1 batch is missing there"
+        f"its output goes up to batch 3, but batch 2 is the newest in its checkpoint: 1 batch is missing there{named}"
     )
     assert disk.spec.id in str(caught.value.where)
     assert disk.writers[0]["path"] in str(caught.value.where)
@@ -146,6 +147,61 @@ def test_a_checkpoint_that_was_put_back_is_refused(disk: Disk) -> None:
     disk.writers = []  # its outputs do not show it, but its input does
     with pytest.raises(DeploymentError, match="up to entry 4, but those before entry 8 are deleted: 4 entries"):
         disk.resume()
+
+
+def forget_batches(disk: Disk, *, but_plans: int = 0) -> None:
+    """Empty the newest files of a checkpoint, but for some plans: it had batches and holds none whole."""
+    for file in (*(disk.checkpoint / "offsets").glob("[0-9]*"), *(disk.checkpoint / "commits").glob("[0-9]*")):
+        if file.parent.name == "commits" or int(file.name) >= but_plans:
+            file.write_bytes(b"")
+
+
+def test_a_checkpoint_without_a_whole_batch_is_refused_where_input_is_deleted(disk: Disk) -> None:
+    disk.run(4, published=0)
+    forget_batches(disk)
+    with pytest.raises(DeploymentError, match=r"none of its batches whole, but the entries of .* before entry 3") as it:
+        disk.resume()
+    assert "offsets/" in it.value.what
+    assert sorted(f.name for f in (disk.checkpoint / "offsets").glob("[0-9]*")) == ["0", "1", "2", "3"]
+
+
+def test_it_begins_again_where_nothing_is_deleted(disk: Disk) -> None:
+    disk.run(4, published=0, read=0)
+    forget_batches(disk)
+    disk.resume()
+    assert not list((disk.checkpoint / "offsets").glob("[0-9]*"))
+
+
+@pytest.mark.parametrize(
+    ("read", "begun", "refused"),
+    [
+        (0, False, False),
+        (1, False, True),  # the only entry of the first batch, which ends at 1
+        (1, True, False),  # the first batch had nothing to read, and ended where the channel begins
+        (2, True, True),
+    ],
+)
+def test_the_first_batch_is_repeated_only_with_its_entries(disk: Disk, read: int, begun: bool, refused: bool) -> None:
+    disk.run(4, published=0, read=read)
+    (channel,) = disk.spec.inputs
+    if begun:
+        position = json.dumps({channel.id: 1, "begun@": 1})
+        hadoop(disk.checkpoint / "offsets/0", f'v2\n{{"batchWatermarkMs":0}}\nc_x:{position}')
+    forget_batches(disk, but_plans=1)
+    if refused:
+        with pytest.raises(DeploymentError, match="none of its batches whole"):
+            disk.resume()
+    else:
+        disk.resume()
+        assert [f.name for f in (disk.checkpoint / "offsets").glob("[0-9]*")] == ["0"]
+
+
+def test_a_first_batch_that_was_never_done_is_repeated(disk: Disk) -> None:
+    """A unit that begins on a channel whose first entries are gone, killed in its first batch."""
+    disk.run(1, published=0, read=1)
+    disk.resume()
+    (disk.checkpoint / "offsets/0").write_bytes(b"")
+    disk.resume()
 
 
 def test_output_of_another_checkpoint_is_none_of_its_own(disk: Disk) -> None:

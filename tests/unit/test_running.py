@@ -337,6 +337,7 @@ def test_the_spark_of_a_run_has_drivers_packages_and_settings() -> None:
         ("", ["spark.x"], "'spark.x' has no value"),
         ("", ["x=1"], "'x' is no setting of Spark"),
         ("", ["spark.jars.packages=a:b:1"], "spark.jars.packages is set by Headwater"),
+        ("", ["spark.x=a\nb"], "the value of spark.x has a line break"),
     ],
 )
 def test_wrong_packages_and_settings_of_spark_are_refused(packages: str, conf: list[str], what: str) -> None:

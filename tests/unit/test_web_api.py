@@ -28,7 +28,7 @@ TRACE = "time,source,location,rate\n0,{source},L1,10\n1,{source},L1,500\n2,{sour
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with world(tmp_path_factory.mktemp("web")) as (url, _), Client(url) as made:
+    with world(tmp_path_factory.mktemp("web"), compute_limit=300.0) as (url, _), Client(url) as made:
         yield made
 
 
@@ -72,6 +72,20 @@ def test_a_dataflow_is_planned_and_nothing_is_stored(client: Client) -> None:
     }
     missed = client.ask("/plans", {"dataflow": document, "continuum": ZONES, **named}, 200)
     assert missed["prediction"]["limit_check"]["kept"] is False and missed["warnings"]
+
+
+def test_what_takes_too_long_to_compute_is_ended(tmp_path: Path) -> None:
+    asked = {"dataflow": flow(), "continuum": ZONES}
+    with place(tmp_path), serving(None, "127.0.0.1", 0, compute_limit=0.001) as url, Client(url) as own:
+        for path, form in (
+            ("/plans", {**asked, "strategy": "optimal"}),
+            ("/deployments", {**asked, "strategy": "tsoo_exact"}),
+            ("/simulations", {**asked, "trace": TRACE.format(source=asked["dataflow"]["operators"][0]["id"])}),
+        ):
+            refused = own.ask(path, form, 422)
+            assert refused["detail"] == "it was not computed within 1ms" and "--compute-limit" in refused["hint"]
+        assert own.see("/health")["status"] == "ok"
+        assert not StoreClient().holds("tiny")
 
 
 def test_zones_may_come_as_yaml_or_json(client: Client) -> None:

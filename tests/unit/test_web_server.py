@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,7 +19,8 @@ from headwater.cli import serve
 from headwater.control.store import Store
 from headwater.control.tables import STORE, resolved_url
 from headwater.core.errors import DeploymentError
-from headwater.web import running, server
+from headwater.tls.certificate import own_certificate
+from headwater.web import connections, running, server
 from headwater.web.server import serving
 from tests.conftest import ZONE, free_port
 from tests.unit.served import V1, Client, fetch, token, trial
@@ -82,7 +84,7 @@ def test_on_trial_it_listens_on_this_machine_only() -> None:
     with pytest.raises(DeploymentError, match="no owner has a token"), serving(None, "0.0.0.0", 0):
         pass
     mine = token("a")
-    with serving(None, "0.0.0.0", 0) as url:
+    with serving(None, "0.0.0.0", 0, tls=False) as url:
         local = url.replace("0.0.0.0", "127.0.0.1")
         assert ask(local) == 401
         with Client(local, mine) as client:
@@ -91,7 +93,7 @@ def test_on_trial_it_listens_on_this_machine_only() -> None:
 
 def test_a_store_that_loses_its_tokens_is_closed_to_others() -> None:
     token("a")
-    with serving(None, "0.0.0.0", 0) as url:
+    with serving(None, "0.0.0.0", 0, tls=False) as url:
         Path(resolved_url(None)).unlink()
         Store(resolved_url(None)).close()
         assert ask(url.replace("0.0.0.0", "127.0.0.1")) == 401
@@ -132,6 +134,40 @@ def test_up_serves_beside_the_controller(monkeypatch: pytest.MonkeyPatch) -> Non
     assert invoke("up", "--listen", "here")[0] == 6
     code, _, err = invoke("up", "--listen", f"0.0.0.0:{port}")
     assert code == 6 and "headwater owner admin --token" in err
+
+
+def test_it_speaks_tls_where_other_machines_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD", 0.5)
+    token("a")
+    with serving(None, "0.0.0.0", 0) as url:
+        assert url.startswith("https://0.0.0.0:")
+        host, port = "127.0.0.1", int(url.rpartition(":")[2])
+        own = ssl.create_default_context(cafile=tmp_path / ".headwater/tls/certificate.pem")
+        with (
+            socket.create_connection((host, port)) as plain,
+            own.wrap_socket(plain, server_hostname="headwater") as sent,
+        ):
+            sent.sendall(b"GET /api/v1/health HTTP/1.1\r\nHost: headwater\r\nConnection: close\r\n\r\n")
+            assert sent.recv(100).startswith(b"HTTP/1.1 200 ")
+        with pytest.raises(httpx.TransportError):
+            fetch("GET", f"http://{host}:{port}{V1}/health")
+        with pytest.raises(httpx.ConnectError, match="self-signed certificate"):  # it has to be trusted explicitly
+            fetch("GET", f"https://{host}:{port}{V1}/health")
+        with socket.create_connection((host, port), 30) as silent:  # without a handshake, it is ended
+            assert silent.recv(1) == b""
+
+
+def test_up_prints_the_certificate_and_warns_of_clear_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployments, "up", lambda *given, **options: None)
+    token("a")
+    code, _, err = invoke("up", "--listen", "0.0.0.0:0", "--metrics", "0.0.0.0:0")
+    fingerprint = own_certificate(tmp_path / ".headwater/tls", names=[socket.gethostname()]).fingerprint
+    assert code == 0 and err.count(fingerprint) == err.count(".headwater/tls/certificate.pem") == 2, err
+    assert "REST API at https://0.0.0.0:" in err and "metrics at https://0.0.0.0:" in err
+    code, _, err = invoke("up", "--listen", "0.0.0.0:0", "--insecure")
+    assert code == 0 and "REST API at http://0.0.0.0:" in err and "in clear text (--insecure): whoever reads" in err
+    code, _, err = invoke("up", "--listen", "127.0.0.1:0", "--tls-cert", "here.pem")
+    assert code == 6 and "--tls-cert, --tls-key" in err and "give both, or none" in err
 
 
 def test_without_the_extra_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

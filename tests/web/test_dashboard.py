@@ -15,7 +15,6 @@ from headwater.control.store import Store
 from tests import crowd
 from tests.web import scene
 from tests.web.conftest import WAIT
-from tests.web.conftest import sign_in as sign_in_by_link
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -172,9 +171,6 @@ def test_a_server_is_lost_and_comes_back(serve: Serve, browser: Open) -> None:
     expect(unit(page, "warm@E1")).to_be_visible()  # the last figures stay
     server.options = ("--idle",)
     server.start()
-    expect(page.get_by_label("Your token")).to_be_visible()  # the server kept who is signed in in its memory
-    sign_in_by_link(page, server.url)
-    page.goto(server.url)
     expect(lost).to_be_hidden()
     expect(page.get_by_text("No controller acts on this store")).to_be_visible()
     expect(unit(page, "warm@E1")).to_be_visible()

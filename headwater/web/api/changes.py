@@ -47,7 +47,7 @@ _STORES: dict[str, Any] = {
 def plan(form: PlanForm, served: Here, asker: Viewer) -> Response:
     """Plan a dataflow: its units, the changes and steps of applying it, and its predictions."""
     with served.turn(asker):
-        found = Client(served.store_url).propose(asked(served, form))
+        found = served.propose(asked(served, form))
         _ = found.change
     return answered(found.shown())
 
@@ -56,7 +56,7 @@ def plan(form: PlanForm, served: Here, asker: Viewer) -> Response:
 def apply(form: ApplyForm, served: Here, asker: Operator) -> Response:
     """Store a dataflow's plan as the desired state; 200 where it is active already, and nothing is stored."""
     with served.turn(asker):
-        found = Client(served.store_url).propose(asked(served, form))
+        found = served.propose(asked(served, form))
     return _store(found, served, preview=False, after=form.after)
 
 
@@ -122,7 +122,7 @@ def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> R
 
 def _edit(name: str, edit: Edit, form: EditForm, served: Served, asker: Asker) -> Response:
     with served.turn(asker):
-        found = Client(served.store_url).propose(PlanRequest(of=name, edits=(edit,)))
+        found = served.propose(PlanRequest(of=name, edits=(edit,)))
     return _store(found, served, preview=form.preview, after=form.after)
 
 

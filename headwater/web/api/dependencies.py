@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from fastapi import Depends, HTTPException, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from headwater.app.client import Client, PlanRequest
+from headwater.app.client import Client, PlanRequest, Proposal
 from headwater.continuum.model import Continuum, Zone
 from headwater.control.sharing import Role
 from headwater.control.tables import HOME
@@ -22,6 +23,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.web import trust
 from headwater.web.access import Access, Asker
 from headwater.web.api.requests import PlanForm
+from headwater.web.computing import Computing
 from headwater.web.lanes import Lanes
 
 LOCATIONS, OPERATORS, ZONES = 10_000, 1000, 5000
@@ -43,6 +45,11 @@ class Served:
     """Addresses known from the start."""
     ends: threading.Event = field(default_factory=threading.Event)
     lanes: Lanes = field(default_factory=Lanes)
+    computing: Computing = field(default_factory=Computing)
+
+    def propose(self, request: PlanRequest) -> Proposal:
+        """Plan a request within the time limit."""
+        return self.computing.run(partial(Client(self.store_url).propose, request))
 
     def turn(self, asker: Asker) -> AbstractContextManager[None]:
         """Wait for a turn of the caller's role to compute; raise Unavailable where none comes in time."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Response
 
 from headwater.app import simulation
@@ -17,7 +19,7 @@ router = APIRouter(tags=["simulation"])
 
 
 @router.post("/simulations", response_model=ReplayResult, responses=responses(409, 413))
-def simulate(form: SimulationForm, served: Here, asker: Viewer) -> Response:
+def replay(form: SimulationForm, served: Here, asker: Viewer) -> Response:
     """Replay rates through schedulers: limits kept, cost, and number of changes."""
     with served.turn(asker):
         flow, zones = named(served, form.dataflow, form.continuum)
@@ -25,15 +27,8 @@ def simulate(form: SimulationForm, served: Here, asker: Viewer) -> Response:
         requests = [
             PlacementRequest(strategy=s, limits=limits, weights=weights) for s in dict.fromkeys(form.strategies)
         ]
-        found = simulation.simulate(
-            flow,
-            zones,
-            "trace",
-            requests,
-            profile=form.profile,
-            forecast=form.forecast,
-            text=form.trace,
-        )
+        simulate = partial(simulation.simulate, flow, zones, "trace", requests)
+        found = served.computing.run(partial(simulate, profile=form.profile, forecast=form.forecast, text=form.trace))
     return answered(simulated(found))
 
 
@@ -41,5 +36,6 @@ def simulate(form: SimulationForm, served: Here, asker: Viewer) -> Response:
 def suppose(name: NamePath, form: WhatIfForm, served: Here, asker: Viewer) -> Response:
     """Predict a deployment under other rates and links, and the change that would follow."""
     with served.turn(asker):
-        found = what_if(name, Supposed.read(form.rates, form.links), served.store_url)
+        supposed = Supposed.read(form.rates, form.links)
+        found = served.computing.run(partial(what_if, name, supposed, served.store_url))
     return answered(found.shown())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -17,7 +17,8 @@ from nicegui import ui
 from headwater.app.view import View
 from headwater.control.sharing import Role, includes
 from headwater.core.errors import HeadwaterError
-from headwater.web.access import Access, Asker, NotKnown
+from headwater.web.access import Asker, NotKnown
+from headwater.web.computing import Computing
 from headwater.web.dashboard import words
 from headwater.web.dashboard.feed import ViewFeed
 from headwater.web.dashboard.rich import Node, Rich, empty, link, node, tag
@@ -51,13 +52,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DashboardContext:
-    """Settings of a dashboard: its store, access, feed, and local agents."""
+    """Settings of a dashboard: its store, sessions, feed, and local agents."""
 
     store: str | None
-    access: Access | None
-    sessions: Sessions
+    sessions: Sessions | None
+    """None: all visitors are admitted."""
     feed: ViewFeed
     home: Path
+    computing: Computing = field(default_factory=Computing)
 
 
 class Frame:
@@ -106,7 +108,6 @@ class Frame:
                 await run_in_threadpool(self.visitor.asker)
             except NotKnown:
                 self._over = True
-                self.place.sessions.end(self.visitor.session)
                 ui.navigate.to(f"/signin?next={quote(self._path)}")
                 return
             except HeadwaterError:
@@ -191,7 +192,7 @@ class Frame:
 
 async def opened(request: Request, place: DashboardContext) -> Frame | RedirectResponse:
     """Open a page for a visitor, or redirect to the sign-in page."""
-    visitor = Visitor(place.access, place.sessions, request.cookies.get(COOKIE))
+    visitor = Visitor(place.sessions, request.cookies.get(COOKIE))
     try:
         asker = await run_in_threadpool(visitor.asker)
     except NotKnown:

@@ -203,6 +203,8 @@ def unit_nodes(unit: UnitSeen, detail: UnitDetail | None) -> list[Node]:
     found: list[Node] = [_head(unit.unit, *about)]
     if unit.error:
         found.append(node("p", unit.error, cls="hw-bad"))
+    if unit.waits:
+        found.append(node("p", f"It waits: {unit.waits}"))
     found.append(
         facts(
             [

@@ -12,6 +12,7 @@ from nicegui import ui
 
 from headwater.control.tables import HOME
 from headwater.web.access import Access
+from headwater.web.computing import Computing
 from headwater.web.dashboard.dataflows import DataflowsPage
 from headwater.web.dashboard.deadletters import LettersPage
 from headwater.web.dashboard.deployment import DeploymentPage
@@ -30,15 +31,19 @@ _ICON = (
 )
 
 
-def attach(app: FastAPI, store_url: str | None, access: Access | None, home: Path = HOME) -> None:
+def attach(
+    app: FastAPI, store_url: str | None, access: Access | None, home: Path = HOME, computing: Computing | None = None
+) -> None:
     """Add the dashboard of a store to a server. ``access``: decides on visitors; None: all are admitted.
 
-    ``home``: directory of this machine's agents, which are asked for dead letters.
+    ``home``: directory of this machine's agents, which are asked for dead letters. ``computing``: computes predictions.
 
     Call it after all other routes were added: it answers all other addresses. A process has one dashboard, the last one
     added.
     """
-    own = DashboardContext(store=store_url, access=access, sessions=Sessions(), feed=ViewFeed(store_url), home=home)
+    sessions = None if access is None else Sessions(access)
+    computing = computing or Computing()
+    own = DashboardContext(store_url, sessions, ViewFeed(store_url), home, computing)
     attach_signin(app, own)
     _add_pages(own)
     inner = app.router.lifespan_context

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from headwater.core.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError, Unavailable
 from headwater.web.access import MOST, NotKnown
 from headwater.web.dashboard.frame import DashboardContext
 from headwater.web.dashboard.sessions import COOKIE, LASTS
@@ -44,7 +44,7 @@ button {{ background: var(--water); border-color: var(--water); color: light-dar
 <input type="hidden" name="next" value="{next}">
 <button>Sign in</button>
 <p>An administrator creates one with <code>headwater owner NAME --token</code>. While nobody has one, open the link
-that <code>headwater up</code> printed. This server keeps the token in memory while you are signed in.</p>
+that <code>headwater up</code> printed. You stay signed in for 12 hours, on this browser.</p>
 </form></main></body></html>"""
 
 
@@ -53,10 +53,11 @@ def attach_signin(app: FastAPI, place: DashboardContext) -> None:
 
     @app.get("/signin", include_in_schema=False)
     def form(request: Request, next: str = "/", token: str = "") -> Response:
-        if token and place.access is not None:
+        if token and place.sessions is not None:
             with contextlib.suppress(HeadwaterError):
-                if place.access.asker(token).on_trial:  # the link of `headwater up`; others do not belong in an address
-                    return _signed_in(request, token, _inside(next))
+                # The link of `headwater up`; others do not belong in an address.
+                if place.sessions.access.asker(token).on_trial:
+                    return _signed_in(request, place.sessions.begin(token), _inside(next))
         return HTMLResponse(_page(_inside(next)))
 
     @app.post("/signin", include_in_schema=False)
@@ -68,26 +69,27 @@ def attach_signin(app: FastAPI, place: DashboardContext) -> None:
                 return HTMLResponse(_page("/", "That is not a token."), status_code=413)
         given = parse_qs(body.decode("utf-8", "replace"))
         token, goes_on = given.get("token", [""])[0].strip(), _inside(given.get("next", ["/"])[0])
-        if place.access is None:
+        if place.sessions is None:
             return RedirectResponse(goes_on, status_code=303)
         try:
-            await run_in_threadpool(place.access.asker, token[: MOST + 1])
+            session = await run_in_threadpool(place.sessions.begin, token[: MOST + 1])
         except NotKnown:
             return HTMLResponse(_page(goes_on, "Unknown token."), status_code=401)
         except HeadwaterError as error:
             return HTMLResponse(_page(goes_on, str(error)), status_code=503)
-        return _signed_in(request, token, goes_on)
+        return _signed_in(request, session, goes_on)
 
-    def _signed_in(request: Request, token: str, goes_on: str) -> Response:
+    def _signed_in(request: Request, session: str, goes_on: str) -> Response:
         answer = RedirectResponse(goes_on, status_code=303)
         secure = request.url.scheme == "https"
-        session = place.sessions.begin(token)
         answer.set_cookie(COOKIE, session, max_age=int(LASTS), httponly=True, samesite="strict", secure=secure)
         return answer
 
     @app.get("/signout", include_in_schema=False)
     def sign_out(request: Request) -> Response:
-        place.sessions.end(request.cookies.get(COOKIE))
+        if place.sessions is not None:
+            with contextlib.suppress(Unavailable):  # the cookie goes in any case
+                place.sessions.end(request.cookies.get(COOKIE))
         answer = RedirectResponse("/signin", status_code=303)
         answer.delete_cookie(COOKIE)
         return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
@@ -70,9 +71,11 @@ class WhatIfPage:
     async def _predict(self) -> None:
         self._rich.show(node("p", "Predicting…", cls="hw-soft"))
         rates, links = self._supposed()
-        name, place = str(self._of.value), self._frame.place.store
+        name, place = str(self._of.value), self._frame.place
         try:
-            found = await run_in_threadpool(lambda: whatif.what_if(name, Supposed.read(rates, links), place))
+            supposed = Supposed.read(rates, links)
+            predict = partial(whatif.what_if, name, supposed, place.store)
+            found = await run_in_threadpool(place.computing.run, predict)
         except HeadwaterError as error:
             self._rich.show(trouble(error))
             return

@@ -1,0 +1,1 @@
+"""TLS of all listeners and clients: own certificates, the choice for a listener, the verification of a server."""
