@@ -346,16 +346,18 @@ def test_settings_of_spark_reach_agents_in_a_file_and_not_on_their_command_lines
     code, _, err = invoke("up", "--conf-file", str(file))
     assert code == 3 and "other users may read or change" in err and f"chmod 600 {file}" in err
     file.chmod(0o600)
-    code, _, err = invoke("up", "--conf-file", str(file), "--conf", "spark.x=2", "--conf", "spark.hadoop.password=open")
+    code, _, err = invoke(
+        "up", "--conf-file", str(file), "--conf", "spark.x=2", "--conf", "spark.hadoop.password=seen-in-ps"
+    )
     assert code == 0, err
     assert "can see the value of spark.hadoop.password in `ps`" in err and "secret.key" not in err
     (options,) = found
     written = place / ".headwater/spark.conf"
-    assert options[:2] == ("--conf-file", str(written)) and "open" not in " ".join(options)
+    assert options[:2] == ("--conf-file", str(written)) and "seen-in-ps" not in " ".join(options)
     assert written.stat().st_mode & 0o777 == 0o600
     settings = dict(spark_settings("", None, written).conf)
     assert settings == {
         "spark.hadoop.fs.s3a.secret.key": "in a file=",
-        "spark.hadoop.password": "open",
+        "spark.hadoop.password": "seen-in-ps",
         "spark.x": "2",
     }

@@ -287,7 +287,7 @@ def test_profiles_are_of_their_dataflows(files: list[str], tmp_path: Path) -> No
         (["--max-latency", "1s"], "--max-latency is for --strategy"),
         (["--strategy", "tsoo_exact", "--weights", "cpu=1,disk=2"], "write cpu=NUMBER,network=NUMBER"),
         (["--strategy", "tsoo_exact", "--weights", "cpu=-1"], "write cpu=NUMBER,network=NUMBER"),
-        (["--strategy", "tsoo_exact", "--max-latency", "1"], "has no unit"),
+        (["--strategy", "tsoo_exact", "--max-latency", "1"], "is not a duration: '1'"),
         (["--strategy", "optimal", "--max-latency", "1s"], "has no limits"),
         (["--strategy", "tsoo_exact", "--one-unit"], "exclude each other"),
     ],

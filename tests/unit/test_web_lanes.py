@@ -18,7 +18,7 @@ import headwater as hw
 from headwater.app import pools
 from headwater.app.observe import look
 from headwater.app.view import View
-from headwater.cli.serve import served
+from headwater.cli.serve import TlsOptions, served
 from headwater.core.errors import Denied, DeploymentError
 from headwater.dataflow.graph import Dataflow
 from headwater.web import lanes
@@ -173,7 +173,8 @@ def test_a_page_whose_token_is_revoked_shows_nothing_more(tmp_path: Path, monkey
 def test_the_link_of_up_signs_a_browser_in(tmp_path: Path) -> None:
     said: list[str] = []
     port = free_port()
-    options: dict[str, Any] = {"home": tmp_path, "say": said.append, "trust_code": False, "zones": ()}
+    tls = TlsOptions(None, None, None)
+    options: dict[str, Any] = {"home": tmp_path, "say": said.append, "trust_code": False, "zones": (), "tls": tls}
     with place(tmp_path), served(str(port), None, None, **options), httpx.Client(trust_env=False, timeout=LIMIT) as one:
         (link,) = [text.split()[2].rstrip(",") for text in said if "dashboard at" in text]
         url = f"http://127.0.0.1:{port}"

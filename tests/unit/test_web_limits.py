@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from headwater.app.observe import status
-from headwater.cli.serve import served
+from headwater.cli.serve import TlsOptions, served
 from headwater.web import connections, guard
 from headwater.web.server import serving
 from tests.conftest import free_port
@@ -150,7 +150,8 @@ def test_who_waits_longest_makes_room(url: str, monkeypatch: pytest.MonkeyPatch)
 @contextmanager
 def beside(said: list[str]) -> Iterator[str]:
     port = free_port()
-    options = {"home": Path(".headwater"), "say": said.append, "trust_code": False, "zones": ()}
+    tls = TlsOptions(None, None, None)
+    options = {"home": Path(".headwater"), "say": said.append, "trust_code": False, "zones": (), "tls": tls}
     with served(str(port), None, None, **options):  # type: ignore[arg-type]
         yield f"http://127.0.0.1:{port}"
 
