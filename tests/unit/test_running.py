@@ -116,11 +116,10 @@ def test_errors_in_the_file_name_its_line(tmp_path: Path, text: str, line: int, 
 
 
 def test_an_error_in_build_is_a_list_with_hints(tmp_path: Path) -> None:
-    twice = TINY.replace('.where("v > 1")', '.where("v > 1").named("high").where("v > 2").named("high")')
     with pytest.raises(ErrorList) as caught:
-        loading.load_dataflow(written(tmp_path, twice))
+        loading.load_dataflow(written(tmp_path, TINY.replace('["L1"]', '["L1", "L1"]')))
     (error,) = caught.value.errors
-    assert error.what == "two operators are called 'high'" and error.hint
+    assert error.what == "location L1 is named twice" and error.hint
 
 
 @pytest.mark.parametrize("reference", ["nowhere.py", "nowhere.json", "nowhere.py:f"])
