@@ -234,7 +234,7 @@ class Agent:
         """Refuse, keep or remove other runs' output in a unit's sinks."""
         schema: Any = FormerOutputChoice
         choice: FormerOutputChoice = load(schema, body.get("choice"), what="the choice for former output")
-        deployed.former_output(spec, choice)
+        deployed.former_output(spec, choice, load(tuple[str, ...], body.get("sinks", []), what="the sinks"))
 
     def _transfer(self, body: Mapping[str, Any]) -> tuple[StateTransfer, list[str]]:
         """Parse a state transfer and the names of the states saved by its sources."""

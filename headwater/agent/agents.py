@@ -85,8 +85,8 @@ class AgentClient:
 
     # ------------------------------------------------------------ orders
 
-    def former_output(self, spec: UnitSpec, choice: FormerOutputChoice) -> None:
-        self._order("former_output", spec, choice=choice)
+    def former_output(self, spec: UnitSpec, choice: FormerOutputChoice, sinks: Sequence[str] = ()) -> None:
+        self._order("former_output", spec, choice=choice, sinks=list(sinks))
 
     def check(self, spec: UnitSpec) -> None:
         self._order("check", spec)

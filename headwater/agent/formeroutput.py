@@ -1,4 +1,4 @@
-"""Output of other runs in a unit's sinks: found before the unit first starts, then refused, kept or removed as asked.
+"""Output of other runs in a unit's sinks, found before the unit first writes to them: refused, kept or removed.
 
 Without this check a deployment with a new state directory would mix its rows with those of an earlier one, or be
 refused by a sink writer in the middle of its work.
@@ -6,7 +6,7 @@ refused by a sink writer in the middle of its work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,32 +19,37 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def settle(spec: UnitSpec, choice: FormerOutputChoice, spark: Callable[[], SparkSession]) -> None:
-    """Refuse, keep or remove other runs' output; ``spark`` is called for tables, which only its drivers reach."""
+def settle(
+    spec: UnitSpec, choice: FormerOutputChoice, spark: Callable[[], SparkSession], names: Sequence[str] = ()
+) -> None:
+    """Refuse, keep or remove other runs' output in the sinks with some names; none stands for all.
+
+    ``spark`` is called for tables, which only its drivers reach.
+    """
     from headwater.connectors import filewriter
 
-    refuse(spec, choice)
-    for _, path, name in _directories(spec):
+    refuse(spec, choice, names)
+    for _, path, name in _directories(spec, names):
         if choice == "overwrite":
             filewriter.remove_output(path)
         elif choice == "append" and filewriter.writers_in(path).get(name):
             filewriter.FileSinkWriter({"path": path, "name": name}, 0).append()
     if choice != "append":
-        for sink in _sinks(spec):
+        for sink in _sinks(spec, names):
             if isinstance(sink, JdbcSink):
                 _settle_table(spec, sink, choice, spark())
 
 
-def refuse(spec: UnitSpec, choice: FormerOutputChoice) -> None:
+def refuse(spec: UnitSpec, choice: FormerOutputChoice, names: Sequence[str] = ()) -> None:
     """Raise DeploymentError where directories and topics hold output that the choice excludes; change nothing."""
     from headwater.connectors import filewriter, kafkawriter
 
     if choice != "append":
-        for sink in _sinks(spec):
+        for sink in _sinks(spec, names):
             if isinstance(sink, KafkaSink) and kafkawriter.has_output(sink):
                 _refuse_topic(sink, choice)
     if choice == "refuse":
-        for sink, path, _ in _directories(spec):
+        for sink, path, _ in _directories(spec, names):
             if rows := sum(filewriter.writers_in(path).values()):
                 raise _other(sink, f"{rows} row{'s' if rows != 1 else ''}", str(path), "path")
 
@@ -59,15 +64,16 @@ def _settle_table(spec: UnitSpec, sink: JdbcSink, choice: FormerOutputChoice, sp
     jdbc.remove_output(sink, spark)
 
 
-def _sinks(spec: UnitSpec) -> Iterator[Sink]:
-    yield from (o for o in spec.flow.operators if isinstance(o, Sink))
+def _sinks(spec: UnitSpec, names: Sequence[str]) -> Iterator[Sink]:
+    sinks = (o for o in spec.flow.operators if isinstance(o, Sink))
+    yield from (sink for sink in sinks if not names or sink.id in names)
 
 
-def _directories(spec: UnitSpec) -> Iterator[tuple[FileSink, Path, str]]:
+def _directories(spec: UnitSpec, names: Sequence[str]) -> Iterator[tuple[FileSink, Path, str]]:
     """Yield the directory and the writer's name of each file sink."""
     from headwater.disk.layout import sink_directory, writer_name
 
-    for sink in _sinks(spec):
+    for sink in _sinks(spec, names):
         if isinstance(sink, FileSink):
             yield sink, Path(sink_directory(sink.path, spec.unit)), writer_name(spec.tags[sink.id], spec.unit)
 

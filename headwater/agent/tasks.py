@@ -8,7 +8,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -208,10 +208,10 @@ class NodeTasks:
         self.permit(spec)
         self._with_spark(spec).check(spec)
 
-    def former_output(self, spec: UnitSpec, choice: FormerOutputChoice) -> None:
-        """Refuse, keep or remove other runs' output in the sinks of a unit that has never run."""
+    def former_output(self, spec: UnitSpec, choice: FormerOutputChoice, sinks: Sequence[str] = ()) -> None:
+        """Refuse, keep or remove other runs' output in sinks of a unit that have no rows yet; none stands for all."""
         self.permit(spec)
-        settle(spec, choice, lambda: self._with_spark(spec).endpoint.session())
+        settle(spec, choice, lambda: self._with_spark(spec).endpoint.session(), sinks)
 
     def prepare(self, spec: UnitSpec, joining: frozenset[str] = frozenset()) -> None:
         """Make a unit's channels, register their readers, begin to pull its inputs.

@@ -155,7 +155,7 @@ class Executor:
         port, spec = self._ports.of(plan, step.node), spec_of(plan, step.unit)
         match step:
             case FormerOutput():
-                port.former_output(spec, step.choice)
+                port.former_output(spec, step.choice, step.sinks)
             case Check():
                 port.check(spec)
             case Prepare():

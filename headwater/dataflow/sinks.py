@@ -17,6 +17,11 @@ class Sink(Operator):
 
     lasting: ClassVar[bool] = False
 
+    @property
+    def target(self) -> tuple[str, ...] | None:
+        """The directory, topic or table of a lasting sink; equal for sinks that write to the same one."""
+        return None
+
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         return inputs[0]
 
@@ -30,6 +35,10 @@ class FileSink(Sink):
     shown: ClassVar[tuple[str, ...]] = ("format", "path")
     path: Place
     format: Literal["csv", "json", "parquet"]
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        return self.kind, self.path.rstrip("/")
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         if self.format == "csv":
@@ -89,6 +98,10 @@ class KafkaSink(Sink):
     password_env: Place | None = None
     options: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def target(self) -> tuple[str, ...]:
+        return self.kind, self.bootstrap_servers, self.topic
+
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         columns = {c.name.lower(): c.type.text for c in inputs[0].schema.columns}
         if "value" not in columns or not columns.keys() <= {"key", "value"}:
@@ -123,3 +136,7 @@ class JdbcSink(Sink):
     password_env: Place | None = None
     driver: Place | None = None
     options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        return self.kind, self.url, self.table

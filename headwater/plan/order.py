@@ -57,10 +57,7 @@ def steps_to(
     if canary is not None:
         _require_way_back(diff)
     steps = _Ordering(diff, unit_statuses, plans, canary).result()
-    if diff.running is not None or unit_statuses:
-        return steps
-    # Nothing of the deployment has written yet: all output in its sinks is of other runs.
-    settled = _settle_former_output(diff.wanted, former_output)
+    settled = _settle_former_output(diff, unit_statuses, plans, former_output)
     checks = 0 if former_output == "refuse" else sum(isinstance(s, Check) for s in steps)
     return (*steps[:checks], *settled, *steps[checks:])
 
@@ -92,10 +89,30 @@ def finishing(unit_statuses: UnitStatuses, plans: Plans) -> tuple[Step, ...]:
     return tuple(Finish(plan=s.plan, unit=unit) for (unit, _, _), s in order)
 
 
-def _settle_former_output(plan: DeploymentPlan, choice: FormerOutputChoice) -> list[Step]:
-    sinks = {o.id for o in plan.dataflow.operators if isinstance(o, Sink) and o.lasting}
-    writing = (unit for unit in plan.units if not sinks.isdisjoint(unit.outputs))
-    return [FormerOutput(plan=plan_id(plan), unit=unit.id, choice=choice) for unit in writing]
+def _settle_former_output(
+    diff: PlanDiff, unit_statuses: UnitStatuses, plans: Plans, choice: FormerOutputChoice
+) -> list[Step]:
+    """Settle the output in sinks to which no unit of the deployment has written: it is of other runs.
+
+    A pool is settled only when it first runs: a dataflow that joins it later must not be refused for rows that the
+    pool itself wrote for a dataflow that has left.
+    """
+    plan, active = diff.wanted, diff.running
+    if plan.pooled and (active is not None or unit_statuses):
+        return []
+    units = [(plans[s.plan], plans[s.plan].unit(key[0])) for key, s in unit_statuses.items()]
+    units += [(active, unit) for unit in active.units] if active is not None else []
+    written = {sink.target for owner, unit in units for sink in _lasting_sinks(owner, unit)}
+    found: list[Step] = []
+    for unit in plan.units:
+        if new := tuple(sink.id for sink in _lasting_sinks(plan, unit) if sink.target not in written):
+            found.append(FormerOutput(plan=plan_id(plan), unit=unit.id, choice=choice, sinks=new))
+    return found
+
+
+def _lasting_sinks(plan: DeploymentPlan, unit: Unit) -> list[Sink]:
+    found = (plan.dataflow[id_] for id_ in unit.outputs)
+    return [operator for operator in found if isinstance(operator, Sink) and operator.lasting]
 
 
 def _require_way_back(diff: PlanDiff) -> None:

@@ -98,8 +98,8 @@ class NodePort(Protocol):
     Fenced if another controller has taken over, and any other HeadwaterError if the call fails (the change ends).
     """
 
-    def former_output(self, spec: UnitSpec, choice: FormerOutputChoice) -> None:
-        """Refuse, keep or remove other runs' output in the sinks of a unit that has never run."""
+    def former_output(self, spec: UnitSpec, choice: FormerOutputChoice, sinks: Sequence[str] = ()) -> None:
+        """Refuse, keep or remove other runs' output in sinks of a unit that have no rows yet; none stands for all."""
         ...
 
     def check(self, spec: UnitSpec) -> None:

@@ -37,10 +37,12 @@ FormerOutputChoice = Literal["refuse", "append", "overwrite"]
 
 @dataclass(frozen=True, kw_only=True)
 class FormerOutput(_UnitStep):
-    """Refuse, keep or remove other runs' output in the sinks of a unit of a new deployment."""
+    """Refuse, keep or remove other runs' output in sinks of a unit to which the deployment has not written yet."""
 
     kind: Literal["former_output"] = "former_output"
     choice: FormerOutputChoice = "refuse"
+    sinks: tuple[str, ...] = ()
+    """The sinks; none stands for all sinks of the unit."""
 
 
 @dataclass(frozen=True, kw_only=True)

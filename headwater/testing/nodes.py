@@ -138,7 +138,7 @@ class SimulatedNode:
     name: str
     stamps: TakeStamp
 
-    def former_output(self, spec: UnitSpec, choice: FormerOutputChoice) -> None:
+    def former_output(self, spec: UnitSpec, choice: FormerOutputChoice, sinks: Sequence[str] = ()) -> None:
         """Find no output: simulated units have no sinks."""
         with self._called("former_output", spec):
             pass

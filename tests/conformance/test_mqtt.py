@@ -18,7 +18,7 @@ from headwater.channels.base import ChannelLimits
 from headwater.channels.filelog import FileLog
 from headwater.connectors.mqtt import BridgeStatus, MqttBridge, broker_address
 from headwater.connectors.reasons import NOT_UTF8, explain
-from headwater.core.errors import DataflowError, RuntimeFailure, Unavailable
+from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.dataflow.sources import MqttSource
 from tests.conftest import free_port
 
@@ -473,9 +473,8 @@ def test_broker_addresses(text: str, tls: bool, expected: tuple[str, int, bool])
 
 @pytest.mark.parametrize("text", ["", "http://host", "host:port", "mqtt://me:pw@host", "host/path", "a..b"])
 def test_wrong_broker_addresses_are_refused(text: str) -> None:
-    of = MqttSource(id="m", broker=text, topic="t", schema_text="v bigint")
-    with pytest.raises(DataflowError) as error:
-        broker_address(of, "edge1")
+    with pytest.raises(HeadwaterError) as error:
+        broker_address(MqttSource(id="m", broker=text, topic="t", schema_text="v bigint"), "edge1")
     assert "pw" not in str(error.value).replace("password", "")
 
 

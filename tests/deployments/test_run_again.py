@@ -20,6 +20,7 @@ from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan.build import build, one_unit, unit_per_operator
 from headwater.plan.edit import Fuse, Move, Split
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.steps import FormerOutputChoice
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.flows import LOCATIONS, SCHEMA, rows
@@ -76,11 +77,11 @@ class Runs:
         return found
 
     @contextmanager
-    def run(self, plan: DeploymentPlan) -> Iterator[LocalRun]:
+    def run(self, plan: DeploymentPlan, former_output: FormerOutputChoice = "refuse") -> Iterator[LocalRun]:
         settings = UnitSettings(trigger="100 milliseconds", channel=ChannelSettings(fsync=False))
         one = LocalRun(plan, self.directory, self._endpoint, settings)
         try:
-            one.start()
+            one.start(former_output=former_output)
             yield one
         finally:
             one.stop()
@@ -139,6 +140,46 @@ def test_an_edited_dataflow_goes_on_with_its_state(runs: Runs, source: BoundedSo
     # New operators have the rows since their start, on the former state.
     found = compare(batch_result(endpoint.session(), edited, CONTINUUM)["highs"], highs)
     assert highs.num_rows > 10 and not found.duplicated and found.lost
+
+
+def test_a_sink_that_is_added_does_not_mix_its_rows_with_another_runs(
+    source: BoundedSource, endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    released, out = iter(source.release()), tmp_path / "out"
+
+    def written(name: str, *, files: bool) -> Dataflow:
+        builder = hw.flow(name, locations=LOCATIONS)
+        stream = builder.read.json(source.path, SCHEMA, location_as="location").named("read").to_layer("cloud")
+        stream.where("v > 0").write.memory("shown")
+        if files:
+            stream.write.json(str(out)).named("kept")
+        return builder.build()
+
+    def visible() -> int:
+        return sum(len(file.read_text().splitlines()) for file in out.glob("*.json"))
+
+    some(released, 3)
+    stranger = build(written("stranger", files=True), CONTINUUM)
+    with Runs(tmp_path / "stranger", endpoint).run(stranger) as one:
+        one.settle()
+    theirs = visible()
+    assert theirs > 0
+    runs = Runs(tmp_path / "run", endpoint)
+    runs.settled(runs.propose(dataflow=written(NAME, files=False)))
+    added = runs.propose(dataflow=written(NAME, files=True)).plan
+    with pytest.raises(HeadwaterError, match=f"'kept' holds {theirs} rows of another run") as refused, runs.run(added):
+        pass
+    assert "--append" in str(refused.value) and visible() == theirs
+    with runs.run(added, "append") as one:
+        some(released, 3)
+        one.settle()
+    ours = visible() - theirs
+    assert ours > 0
+    with runs.run(added) as one:  # its own rows are no reason to refuse
+        for _ in released:
+            pass
+        one.drain()
+    assert visible() > theirs + ours
 
 
 @pytest.mark.parametrize(

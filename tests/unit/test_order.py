@@ -52,18 +52,29 @@ def test_steps_in_words() -> None:
         assert part in text, text
 
 
-def test_former_output_is_settled_only_before_a_deployment_first_runs() -> None:
+def test_former_output_is_settled_before_a_deployment_first_writes_to_a_sink() -> None:
     plan = FIRST.plan()
     id_ = plan_id(plan)
     fresh, sinks = diff(None, plan), [u.id for u in plan.units if "out" in u.outputs]
     assert sinks
     for choice, at in (("refuse", 0), ("append", len(plan.units)), ("overwrite", len(plan.units))):
         steps = steps_to(fresh, {}, {}, former_output=choice)
-        wanted = [FormerOutput(plan=id_, unit=unit, choice=choice) for unit in sinks]
+        wanted = [FormerOutput(plan=id_, unit=unit, choice=choice, sinks=("out",)) for unit in sinks]
         assert list(steps[at : at + len(sinks)]) == wanted and steps.count(wanted[0]) == 1
-    one = {incarnation(plan.units[0]): UnitStatus(plan=id_, runs=False)}
-    for again in (steps_to(fresh, one, {id_: plan}), steps_of(between(FIRST, replace(FIRST, above=1)))):
+    some = {incarnation(plan.unit(unit)): UnitStatus(plan=id_, runs=False) for unit in sinks}
+    same = replace(FIRST, path=f"{FIRST.path}/")
+    for again in (steps_to(fresh, some, {id_: plan}), steps_of(between(FIRST, replace(same, above=1)))):
         assert not [s for s in again if isinstance(s, FormerOutput)]
+    other = between(FIRST, replace(FIRST, path="/other/{zone}"))
+    steps = steps_of(other)
+    wanted = [FormerOutput(plan=plan_id(other.wanted), unit=unit, sinks=("out",)) for unit in sinks]
+    assert [s for s in steps if isinstance(s, FormerOutput)] == wanted
+    first = min(n for n, s in enumerate(steps) if not isinstance(s, FormerOutput | Check))
+    assert max(steps.index(s) for s in wanted) < first, "a change is refused before it stops a unit"
+    pool = replace(plan, pooled=True)
+    joined = diff(pool, replace(other.wanted, pooled=True))
+    assert not [s for s in steps_of(joined) if isinstance(s, FormerOutput)]
+    assert [s for s in steps_to(diff(None, pool), {}, {}) if isinstance(s, FormerOutput)]
 
 
 def test_gates_are_where_no_channel_is_half_changed() -> None:
