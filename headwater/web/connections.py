@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from http import HTTPStatus
+from time import monotonic
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -47,7 +48,7 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, and make room for it."""
         super().connection_made(transport)
-        self._since = self.loop.time()
+        self._since = monotonic()
         """Since when it is open, or has an answer, without a request."""
         self._left = 0, self._since
         """Bytes of an answer that the client has not taken, and since when their number is unchanged."""
@@ -78,7 +79,7 @@ class BoundedConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Begin to wait for the next request."""
-        self._since = self.loop.time()
+        self._since = monotonic()
         super().on_response_complete()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
@@ -94,7 +95,7 @@ class BoundedConnection(H11Protocol):
 
     def _tick(self) -> None:
         """Close a connection whose request does not arrive, cut one whose answer is not taken."""
-        now, left = self.loop.time(), self.transport.get_write_buffer_size()
+        now, left = monotonic(), self.transport.get_write_buffer_size()
         if self._upgraded or (self.transport.is_closing() and not left):
             return
         if not left or left != self._left[0]:
