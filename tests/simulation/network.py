@@ -81,6 +81,10 @@ class SimulatedWire:
         self._name = name or address
         self._kernel = self.network._kernel
 
+    @property
+    def peer_address(self) -> str:
+        return self.address
+
     def ask(self, action: str, body: Mapping[str, Any], *, seconds: float = 10.0) -> Any:
         """Send a request and return its answer; raise the error that the other side raised."""
         kernel, network = self._kernel, self.network
