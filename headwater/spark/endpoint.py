@@ -29,6 +29,7 @@ from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.core.permissions import OPEN
 from headwater.disk.credentials import code_environment
 from headwater.disk.ports import address_towards, keep_port
+from headwater.spark.home import SparkHome, spark_home
 from headwater.spark.pids import runs
 from headwater.spark.sockets import SOCKETS_CONF, make_sockets, remove_sockets
 from headwater.spark.sparkclient import connect
@@ -207,6 +208,7 @@ class LocalEndpoint:
         packages: Sequence[str] = (),
         master: str | None = None,
         secrets: Sequence[str] = OPEN.secrets,
+        recorded: Path | None = None,
     ) -> LocalEndpoint:
         """Start a server with its log, scratch files and record in ``directory``.
 
@@ -218,6 +220,7 @@ class LocalEndpoint:
 
         ``quick`` compiles the JVM's code only lightly and the queries not at all: about half the
         processor time for starting, at the price of throughput later; use it for short runs.
+        ``recorded`` is the file to which Java writes the server's classes when it ends.
         Raises Unavailable where Java is missing or the server does not come up.
         """
         import pyspark
@@ -229,7 +232,7 @@ class LocalEndpoint:
         port, kept = keep_port()
         address = "127.0.0.1" if master is None else address_towards(master)
         token, session = token_urlsafe(24), str(uuid.uuid4())
-        home = _lean_home(directory, Path(pyspark.__file__).parent)
+        home = spark_home(directory, java, Path(pyspark.__file__).parent)
         conf = {
             **SERVER_CONF,
             **STREAMING_CONF,
@@ -245,17 +248,19 @@ class LocalEndpoint:
             **(extra_conf or {}),
             **({**LOCAL_AUTH, SOCKETS_CONF: str(make_sockets(directory))} if master is None else {}),
         }
-        arguments = [str(home / "bin" / "spark-submit"), "--master", master or f"local[{cores}]"]
+        arguments = [str(home.path / "bin" / "spark-submit"), "--master", master or f"local[{cores}]"]
         arguments += ["--driver-memory", f"{memory_mb}m"]
         arguments += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         # It is on the command line to recognize the process; further settings may be secrets, which `ps` would show.
-        arguments += ["--conf", f"spark.driver.extraJavaOptions={_java_options(directory, quick=quick)}"]
+        options = _java_options(directory, home, recorded, quick=quick)
+        arguments += ["--conf", f"spark.driver.extraJavaOptions={options}"]
         arguments += ["--load-spark-defaults", "--properties-file", str(directory / PROPERTIES)]
         paths = [*python_path, str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         environment = {
             **code_environment(secrets),
             "JAVA_HOME": str(java),
-            "SPARK_HOME": str(home),
+            "SPARK_HOME": str(home.path),
+            "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "SPARK_LOCAL_IP": address,
             "SPARK_NO_DAEMONIZE": "1",
             "PYSPARK_PYTHON": str(write_launcher(directory)) if supported() else sys.executable,
@@ -287,6 +292,8 @@ class LocalEndpoint:
             known = {"pid": process.pid, "port": port, "token": token, "session": session, "cores": cores}
             _write_record(directory, {**known, "processes": own, "start": start})
             endpoint._wait(time.monotonic() + START_SECONDS)
+            if master is None and recorded is None:
+                home.train_later()
             return endpoint
 
     def __post_init__(self) -> None:
@@ -332,15 +339,15 @@ class LocalEndpoint:
 
     def stop(self) -> None:
         """Stop the server; running queries are interrupted in the middle of a batch."""
-        self._leave(gracefully=self.alive)
+        self.leave(gracefully=self.alive)
         _end(self.pid, self.directory, self._process)
         self._end_zygote()
         (self.directory / "server.json").unlink(missing_ok=True)
         shutil.rmtree(self.directory / "scratch", ignore_errors=True)
         remove_sockets(self.directory)
 
-    def _leave(self, *, gracefully: bool) -> None:
-        """Disconnect from the server; an open client retries for minutes at exit when the server is dead."""
+    def leave(self, *, gracefully: bool = True) -> None:
+        """Disconnect from the server, which continues; the client of a dead server would retry for minutes at exit."""
         session, self._session = self._session, None
         if session is None:
             return
@@ -352,7 +359,7 @@ class LocalEndpoint:
 
     def kill(self) -> None:
         """End the server as a power cut would (for tests of recovery)."""
-        self._leave(gracefully=False)
+        self.leave(gracefully=False)
         os.killpg(self.pid, signal.SIGKILL)
         if self._process is not None:
             self._process.wait(STOP_SECONDS)
@@ -467,24 +474,9 @@ def _spawn(arguments: list[str], environment: Mapping[str, str], directory: Path
         )
 
 
-def _lean_home(directory: Path, full: Path) -> Path:
-    """Make a Spark home without the zipped copy of PySpark.
-
-    Spark puts that copy first on its Python workers' path. Modules in a zip are compiled again at
-    every import; those in site-packages are not, and workers start in less than half the time.
-    """
-    home = directory / "home"
-    home.mkdir(exist_ok=True)
-    for name in ("bin", "jars", "sbin"):
-        link = home / name
-        if link.is_symlink():
-            link.unlink()
-        link.symlink_to(full / name)
-    return home
-
-
-def _java_options(directory: Path, *, quick: bool) -> str:
-    options = f"-Dheadwater.endpoint={directory} -XX:+UseSerialGC -Duser.timezone=UTC"
+def _java_options(directory: Path, home: SparkHome, recorded: Path | None, *, quick: bool) -> str:
+    classes = home.java_options if recorded is None else f"-XX:ArchiveClassesAtExit={recorded}"
+    options = f"-Dheadwater.endpoint={directory} -XX:+UseSerialGC -Duser.timezone=UTC {classes}".rstrip()
     if quick:
         # By default lightly compiled code has a small cache, which some dozens of queries fill.
         return f"{options} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"

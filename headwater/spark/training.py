@@ -1,0 +1,122 @@
+"""Write the class-data archive of a Spark home: ``python -m headwater.spark.training HOME``.
+
+A server runs a few queries of the kinds that units use, and Java writes the classes it has loaded when the server ends.
+That takes about a minute of processor time, once per Java and PySpark, with the least priority.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from headwater.core.errors import HeadwaterError
+from headwater.spark.endpoint import LocalEndpoint
+from headwater.spark.home import SparkHome
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_LIMIT = 900.0
+"""Seconds that a server may take to write the archive; with the least priority that depends on the others' load."""
+_FREE = 1 << 30  # bytes that stay free on the disk
+_KEPT = 2  # homes in the cache, the newest first
+_ROWS = [{"ts": f"2026-01-01T00:0{i}:00Z", "v": i / 2, "k": f"k{i % 2}", "n": i} for i in range(6)]
+
+
+def main() -> int:
+    """Train once; do nothing where another process trains."""
+    home = SparkHome(Path(sys.argv[1]), shared=True)
+    with (home.path / "training.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return 0
+        if home.archive.exists() or shutil.disk_usage(home.path).free < _FREE:
+            return 0
+        os.nice(19)
+        try:
+            _train(home)
+        except (HeadwaterError, OSError, psutil.Error, RuntimeError) as error:
+            print(error, file=sys.stderr)
+            home.failed.touch()
+            return 1
+        home.failed.unlink(missing_ok=True)
+        _forget_old(home)
+    return 0
+
+
+def _train(home: SparkHome) -> None:
+    draft = home.path / ".classes.jsa"
+    draft.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="headwater-training-") as name:
+        directory = Path(name)
+        endpoint = LocalEndpoint.start(directory / "spark", cores=2, recorded=draft)
+        server = psutil.Process(endpoint.pid)
+        try:
+            _use(endpoint.session(), directory)
+            endpoint.leave()
+            server.terminate()  # the archive is written at the end
+            server.wait(_LIMIT)
+        finally:
+            endpoint.stop()
+        if not draft.exists():
+            raise RuntimeError(f"no archive was written: {endpoint.last_words()}")
+    draft.replace(home.archive)
+
+
+def _use(session: SparkSession, directory: Path) -> None:
+    """Run queries with the classes of most units: files, Python, windows, joins, state."""
+    source: Any = directory / "in"
+    source.mkdir()
+    (source / "a.json").write_text("".join(json.dumps(row) + "\n" for row in _ROWS))
+    schema = "ts timestamp, v double, k string, n int"
+    session.read.schema(schema).json(str(source)).selectExpr("*", "v * n > 1 AND k LIKE 'k%' AS b").toArrow()
+
+    def same(batches: Any) -> Any:
+        yield from batches
+
+    def read(name: str) -> Any:
+        reader: Any = session.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        return reader.format("json").name(name).load(str(source)).withWatermark("ts", "1 minute")
+
+    def keep(frame: Any, number: int) -> None:
+        table: pa.Table = frame.toArrow()
+        assert table.num_columns
+
+    plain = read("a").where("v >= 0").mapInArrow(same, schema)
+    windowed = read("b").groupBy("k").agg({"v": "avg", "n": "max"})
+    timed = read("c").selectExpr("window(ts, '1 minute') AS w", "*").groupBy("w", "k").count()
+    joined = read("d").join(read("e").selectExpr("k AS other", "ts AS at"), on=_near(session))
+    for number, (frame, mode) in enumerate(
+        ((plain, "append"), (windowed, "update"), (timed, "append"), (joined, "append"))
+    ):
+        writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(directory / f"c{number}"))
+        query = writer.foreachBatch(keep).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+
+def _near(session: SparkSession) -> Any:
+    from pyspark.sql import functions as F
+
+    return F.expr("k = other AND at >= ts AND at <= ts + INTERVAL 1 MINUTE")
+
+
+def _forget_old(home: SparkHome) -> None:
+    """Remove homes of former versions of Java and PySpark: an archive has 200 MB."""
+    homes = sorted((p for p in home.path.parent.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
+    for old in homes[:-_KEPT]:
+        if old != home.path:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
