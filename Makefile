@@ -18,10 +18,11 @@ setup: $(STAMP) ## Make .venv with Headwater and its tools; install Java 17 wher
 	@scripts/java.sh --install >/dev/null
 
 # Tests that need a missing program are skipped.
-test-setup: setup ## Install Chromium, Mosquitto and strace for the tests, where there are none
+test-setup: setup ## Install Chromium, Mosquitto and strace for the tests; write Java's class-data archive
 	@scripts/browser.sh --install >/dev/null
 	@scripts/mosquitto.sh --install >/dev/null
 	@scripts/strace.sh --install >/dev/null
+	@-$(WITH_JAVA) $(BIN)/python -m headwater.spark.training
 
 $(STAMP): pyproject.toml scripts/setup.sh scripts/system_package.sh
 	@scripts/setup.sh $@

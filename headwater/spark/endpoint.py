@@ -45,6 +45,8 @@ LOG = "spark.log"
 """File with the output of Spark, in its directory."""
 PROPERTIES = "spark.properties"
 """File with the settings of Spark, in its directory, while it starts."""
+_CRASHES = {-int(one) for one in (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV)}
+"""Exit codes of a Java that crashed."""
 _RETRIES = 4  # retries of a request, within about 5 seconds
 
 KEEP_COMPILED = "-XX:-UseCodeCacheFlushing"
@@ -291,10 +293,18 @@ class LocalEndpoint:
             endpoint._again = lambda: cls.start(directory, **start)
             known = {"pid": process.pid, "port": port, "token": token, "session": session, "cores": cores}
             _write_record(directory, {**known, "processes": own, "start": start})
-            endpoint._wait(time.monotonic() + START_SECONDS)
-            if master is None and recorded is None:
-                home.train_later()
-            return endpoint
+            try:
+                endpoint._wait(time.monotonic() + START_SECONDS)
+            except Unavailable:
+                # Java reads a damaged archive without a check, and dies of it.
+                if process.poll() not in _CRASHES or not home.drop():
+                    raise
+                endpoint.stop()
+            else:
+                if master is None and recorded is None:
+                    home.train_later()
+                return endpoint
+        return cls.start(directory, **start)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()

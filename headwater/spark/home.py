@@ -7,11 +7,15 @@ the user's cache directory, one per Java and PySpark; `headwater.spark.training`
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +25,8 @@ _ARCHIVE = "classes.jsa"
 _FAILED = "failed"
 _PAUSE = 24 * 3600.0
 """Seconds after which a training that failed is tried again."""
+_KEPT = 4
+"""Archives in the cache: one per Java and PySpark."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +66,48 @@ class SparkHome:
             return
         if self.failed.exists() and time.time() - self.failed.stat().st_mtime < _PAUSE:
             return
-        with (self.path / "training.log").open("ab") as log:
-            subprocess.Popen(
+        try:
+            with self.training():
+                pass
+        except BlockingIOError:
+            return
+        with (self.path / "training.log").open("wb") as log:
+            process = subprocess.Popen(
                 [sys.executable, "-m", "headwater.spark.training", str(self.path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, 19)
+        threading.Thread(target=process.wait, name="class archive", daemon=True).start()
+
+    def drop(self) -> bool:
+        """Remove the archive, for a new one later; return False where there is none."""
+        if not self.shared or not self.archive.exists():
+            return False
+        self.failed.touch()
+        self.archive.unlink(missing_ok=True)
+        return True
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Hold the lock of the training; raises BlockingIOError where another process trains."""
+        with (self.path / "training.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+
+    def forget_others(self) -> None:
+        """Remove archives of PySparks that are gone, and the oldest ones: each has 200 MB.
+
+        Their homes stay: servers that run may have opened only a part of their jars.
+        """
+        others = [h for h in self.path.parent.iterdir() if h != self.path and (h / _ARCHIVE).exists()]
+        newest = sorted(others, key=lambda h: (h / _ARCHIVE).stat().st_mtime, reverse=True)
+        kept = [h for h in newest if (h / "jars").exists()][: _KEPT - 1]
+        for home in set(others).difference(kept):
+            (home / _ARCHIVE).unlink(missing_ok=True)
 
 
 def spark_home(directory: Path, java: Path, pyspark: Path) -> SparkHome:

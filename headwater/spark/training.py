@@ -1,12 +1,11 @@
-"""Write the class-data archive of a Spark home: ``python -m headwater.spark.training HOME``.
+"""Write the class-data archive of a Spark home: ``python -m headwater.spark.training [HOME]``.
 
 A server runs a few queries of the kinds that units use, and Java writes the classes it has loaded when the server ends.
-That takes about a minute of processor time, once per Java and PySpark, with the least priority.
+That takes about a minute of processor time, once per Java and PySpark. Without HOME it is that of this environment.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from headwater.core.errors import HeadwaterError
-from headwater.spark.endpoint import LocalEndpoint
-from headwater.spark.home import SparkHome
+from headwater.spark.endpoint import LocalEndpoint, find_java
+from headwater.spark.home import SparkHome, spark_home
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,48 +27,58 @@ if TYPE_CHECKING:
 _LIMIT = 900.0
 """Seconds that a server may take to write the archive; with the least priority that depends on the others' load."""
 _FREE = 1 << 30  # bytes that stay free on the disk
-_KEPT = 2  # homes in the cache, the newest first
 _ROWS = [{"ts": f"2026-01-01T00:0{i}:00Z", "v": i / 2, "k": f"k{i % 2}", "n": i} for i in range(6)]
 
 
 def main() -> int:
-    """Train once; do nothing where another process trains."""
-    home = SparkHome(Path(sys.argv[1]), shared=True)
-    with (home.path / "training.lock").open("w") as lock:
+    """Train once; do nothing where another process trains, or where homes are not shared."""
+    with tempfile.TemporaryDirectory(prefix="headwater-training-") as name:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return 0
-        if home.archive.exists() or shutil.disk_usage(home.path).free < _FREE:
-            return 0
-        os.nice(19)
-        try:
-            _train(home)
-        except (HeadwaterError, OSError, psutil.Error, RuntimeError) as error:
-            print(error, file=sys.stderr)
-            home.failed.touch()
-            return 1
-        home.failed.unlink(missing_ok=True)
-        _forget_old(home)
+            home = SparkHome(Path(sys.argv[1]), shared=True) if sys.argv[1:] else _own_home(Path(name))
+            if home.shared:
+                with home.training():
+                    return _train_once(home, Path(name))
+        except BlockingIOError:
+            pass
     return 0
 
 
-def _train(home: SparkHome) -> None:
+def _own_home(otherwise: Path) -> SparkHome:
+    import pyspark
+
+    return spark_home(otherwise, find_java(), Path(pyspark.__file__).parent)
+
+
+def _train_once(home: SparkHome, directory: Path) -> int:
+    if home.archive.exists() or shutil.disk_usage(home.path).free < _FREE:
+        return 0
+    try:
+        _train(home, directory)
+    except (HeadwaterError, OSError, psutil.Error, RuntimeError) as error:
+        print(f"no class-data archive: {error}", file=sys.stderr)
+        home.failed.touch()
+        return 1
+    home.failed.unlink(missing_ok=True)
+    home.forget_others()
+    return 0
+
+
+def _train(home: SparkHome, directory: Path) -> None:
     draft = home.path / ".classes.jsa"
     draft.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix="headwater-training-") as name:
-        directory = Path(name)
-        endpoint = LocalEndpoint.start(directory / "spark", cores=2, recorded=draft)
-        server = psutil.Process(endpoint.pid)
-        try:
-            _use(endpoint.session(), directory)
-            endpoint.leave()
-            server.terminate()  # the archive is written at the end
-            server.wait(_LIMIT)
-        finally:
-            endpoint.stop()
-        if not draft.exists():
-            raise RuntimeError(f"no archive was written: {endpoint.last_words()}")
+    endpoint = LocalEndpoint.start(directory / "spark", cores=2, recorded=draft)
+    server = psutil.Process(endpoint.pid)
+    try:
+        _use(endpoint.session(), directory)
+        endpoint.leave()
+        server.terminate()  # the archive is written at the end
+        server.wait(_LIMIT)
+    finally:
+        endpoint.stop()
+    if not draft.exists():
+        raise RuntimeError(f"Java wrote no file: {endpoint.last_words()}")
+    with draft.open("rb") as written:
+        os.fsync(written.fileno())  # a power cut must not leave a part of it under the final name
     draft.replace(home.archive)
 
 
@@ -108,14 +117,6 @@ def _near(session: SparkSession) -> Any:
     from pyspark.sql import functions as F
 
     return F.expr("k = other AND at >= ts AND at <= ts + INTERVAL 1 MINUTE")
-
-
-def _forget_old(home: SparkHome) -> None:
-    """Remove homes of former versions of Java and PySpark: an archive has 200 MB."""
-    homes = sorted((p for p in home.path.parent.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
-    for old in homes[:-_KEPT]:
-        if old != home.path:
-            shutil.rmtree(old, ignore_errors=True)
 
 
 if __name__ == "__main__":

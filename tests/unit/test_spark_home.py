@@ -1,0 +1,129 @@
+"""The home that all Sparks of a user share, and the beginning of the training of its class-data archive."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.spark import home as homes
+from headwater.spark.home import SparkHome, spark_home
+
+
+@pytest.fixture
+def java(tmp_path: Path) -> Path:
+    (tmp_path / "java").mkdir()
+    (tmp_path / "java/release").write_text('JAVA_VERSION="17.0.15"\n')
+    return tmp_path / "java"
+
+
+@pytest.fixture
+def pyspark(tmp_path: Path) -> Path:
+    place = tmp_path / "pyspark"
+    for name in ("bin", "jars", "sbin"):
+        (place / name).mkdir(parents=True)
+    (place / "jars/a.jar").write_text("a")
+    return place
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(homes.OFF, raising=False)
+    return tmp_path / "cache/headwater/spark"
+
+
+def test_a_home_belongs_to_one_java_and_one_list_of_jars(
+    cache: Path, java: Path, pyspark: Path, tmp_path: Path
+) -> None:
+    first = spark_home(tmp_path / "own", java, pyspark)
+    assert first.shared and first.path.parent == cache and cache.stat().st_mode & 0o777 == 0o700
+    assert (first.path / "jars/a.jar").read_text() == "a"
+    assert spark_home(tmp_path / "other", java, pyspark) == first, "whatever the deployment"
+    (pyspark / "jars/b.jar").write_text("b")
+    second = spark_home(tmp_path / "own", java, pyspark)
+    (java / "release").write_text('JAVA_VERSION="21"\n')
+    third = spark_home(tmp_path / "own", java, pyspark)
+    assert len({first.path, second.path, third.path}) == 3
+
+
+def test_a_link_to_a_former_place_is_replaced(cache: Path, java: Path, pyspark: Path, tmp_path: Path) -> None:
+    first = spark_home(tmp_path / "own", java, pyspark)
+    (first.path / "bin").unlink()
+    (first.path / "bin").symlink_to(tmp_path / "gone")
+    assert spark_home(tmp_path / "own", java, pyspark) == first
+    assert (first.path / "bin").resolve() == (pyspark / "bin").resolve()
+
+
+@pytest.mark.parametrize("why", ["off", "open to others", "no directory"])
+def test_a_deployment_has_a_home_of_its_own_where_none_may_be_shared(
+    why: str, cache: Path, java: Path, pyspark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "off":
+        monkeypatch.setenv(homes.OFF, "off")
+    elif why == "open to others":  # whose classes would run as this user's
+        cache.mkdir(parents=True)
+        cache.chmod(0o777)
+    else:
+        (tmp_path / "cache").write_text("a file")
+    (tmp_path / "own").mkdir()
+    found = spark_home(tmp_path / "own", java, pyspark)
+    assert not found.shared and found.path == tmp_path / "own/home" and found.java_options == ""
+    assert (found.path / "jars/a.jar").read_text() == "a"
+    found.archive.write_text("planted")
+    assert found.java_options == ""
+
+
+def test_an_archive_is_used_once_it_is_whole(cache: Path, java: Path, pyspark: Path, tmp_path: Path) -> None:
+    found = spark_home(tmp_path / "own", java, pyspark)
+    assert found.java_options == ""
+    found.archive.write_text("classes")
+    assert f"-XX:SharedArchiveFile={found.archive}" in found.java_options
+
+
+def test_training_begins_once(
+    cache: Path, java: Path, pyspark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[list[str]] = []
+    real = subprocess.Popen
+
+    def popen(command: list[str], **options: Any) -> Any:
+        begun.append(command)
+        return real(["true"], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    found = spark_home(tmp_path / "own", java, pyspark)
+    found.train_later()
+    assert [command[-1] for command in begun] == [str(found.path)]
+    with found.training():
+        found.train_later()
+    assert len(begun) == 1, "another process trains"
+    found.failed.touch()
+    found.train_later()
+    assert len(begun) == 1, "it has just failed"
+    long_ago = time.time() - 2 * 24 * 3600
+    os.utime(found.failed, (long_ago, long_ago))
+    found.train_later()
+    assert len(begun) == 2
+    found.archive.touch()
+    found.train_later()
+    SparkHome(tmp_path / "own", shared=False).train_later()
+    assert len(begun) == 2
+
+
+def test_old_archives_go_and_homes_stay(cache: Path, java: Path, pyspark: Path, tmp_path: Path) -> None:
+    made = []
+    for number in range(7):
+        (pyspark / "jars/a.jar").write_text("a" * (number + 2))
+        one = spark_home(tmp_path / "own", java, pyspark)
+        one.archive.touch()
+        os.utime(one.archive, (1e9 + number, 1e9 + number))
+        made.append(one)
+    (made[5].path / "jars").unlink()  # its PySpark is gone
+    made[2].forget_others()
+    assert [one.archive.exists() for one in made] == [False, False, True, True, True, False, True]
+    assert all(one.path.is_dir() for one in made)
