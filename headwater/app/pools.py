@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from pydantic import Field
@@ -43,11 +43,34 @@ ADMIN = "admin"
 
 
 @dataclass(frozen=True, kw_only=True)
+class PoolChange:
+    """A planned change of a pool: the pool with its plan afterwards, or its end, and the version that it follows."""
+
+    pool: Pool
+    plan: DeploymentPlan | None
+    after: int
+    result: Joined
+
+    def apply(self, store_url: str | None = None) -> Joined:
+        """Store the pool and its plan as the desired state; raise Busy where another change came first."""
+        if self.plan is None:
+            with closing(Store(resolved_url(store_url))) as store:
+                version = store.keep_pool(self.pool, None, after=self.after)
+        else:
+            client, plan = Client(store_url), self.plan
+            request = PlanRequest(
+                dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, pool=self.pool
+            )
+            version = client.apply(client.propose(request), after=self.after)
+        return replace(self.result, version=version)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Joined:
     """The result of a submission or removal: the pool's version, and the shared and new operators."""
 
     pool: str
-    version: int
+    version: int = 0
     reused: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
     queries: Annotated[tuple[int, ...], Field(min_length=2, max_length=2)] = (0, 0)
@@ -67,11 +90,34 @@ def submit(
     pool: str = POOL,
     token: str | None = None,
 ) -> Joined:
-    """Add a dataflow to a pool, so that operators in common run once.
+    """Add a dataflow to a pool, as planned by ``plan_submission``."""
+    return plan_submission(dataflow, continuum, owner, store_url, pool=pool, token=token).apply(store_url)
 
-    Its results begin now: new operators start with the next input; shared operators, with state or without, deliver
-    their results from now on. Raises Denied where the owner lacks the right, DeploymentError where the name is taken or
-    the pool runs on another continuum, Busy while a change of the pool is under way.
+
+def remove(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> Joined:
+    """Remove a dataflow from its pool, as planned by ``plan_removal``."""
+    return plan_removal(name, owner, store_url, token=token).apply(store_url)
+
+
+def defragment(pool: str = POOL, store_url: str | None = None) -> Joined:
+    """Merge the units of a pool, as planned by ``plan_defragmentation``."""
+    return plan_defragmentation(pool, store_url).apply(store_url)
+
+
+def plan_submission(
+    dataflow: Dataflow,
+    continuum: Continuum,
+    owner: str,
+    store_url: str | None = None,
+    *,
+    pool: str = POOL,
+    token: str | None = None,
+) -> PoolChange:
+    """Plan to add a dataflow to a pool, so that operators in common run once.
+
+    Its results begin with the change: new operators start with the next input; shared operators, with state or without,
+    deliver their results from then on. Raises Denied where the owner lacks the right, DeploymentError where the name is
+    taken or the pool runs on another continuum, Busy while a change of the pool is under way.
     """
     with closing(Store(resolved_url(store_url))) as store:
         _identify(store, owner, token)
@@ -94,19 +140,19 @@ def submit(
         _check_limits(store, owner, after)
         ids = set(after[dataflow.name].ids.values())
         there = {shared for one in before.submissions for shared in one.ids.values()}
-        return Joined(
+        result = Joined(
             pool=pool,
-            version=_want(after, plan, version, store_url),
             reused=tuple(sorted(ids & there)),
             new=tuple(sorted(ids - there)),
             queries=(len(running.units) if running else 0, len(plan.units)),
             how=way.how,
             cores=costs_of(found, facts),
         )
+        return PoolChange(pool=after, plan=plan, after=version, result=result)
 
 
-def remove(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> Joined:
-    """Remove a dataflow from its pool, with the operators that no other one needs; the others keep running.
+def plan_removal(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> PoolChange:
+    """Plan to remove a dataflow from its pool, with the operators that no other one needs; the others keep running.
 
     Raises Missing where there is no such dataflow, Denied where another owner has it and has not granted the right.
     """
@@ -122,38 +168,25 @@ def remove(name: str, owner: str, store_url: str | None = None, *, token: str | 
         if after.submissions and running is not None:
             plan = put_together(after, running.continuum, running)
         there = {shared for one in after.submissions for shared in one.ids.values()}
-        return Joined(
+        result = Joined(
             pool=pool.name,
-            version=_want(after, plan, version, store_url),
             reused=tuple(sorted(there & set(gone.ids.values()))),
             new=tuple(sorted(set(gone.ids.values()) - there)),
             queries=(len(running.units) if running else 0, len(plan.units) if plan else 0),
         )
+        return PoolChange(pool=after, plan=plan, after=version, result=result)
 
 
-def defragment(pool: str = POOL, store_url: str | None = None) -> Joined:
-    """Merge the units that submissions and removals have split: fewer queries, all state kept."""
+def plan_defragmentation(pool: str = POOL, store_url: str | None = None) -> PoolChange:
+    """Plan to merge the units that submissions and removals have split: fewer queries, all state kept."""
     with closing(Store(resolved_url(store_url))) as store:
         found = store.pool(pool)
         version, running = _stands(store, pool)
         if found is None or running is None:
             raise Missing("nothing runs in it", where=f"pool {pool}", hint="headwater submit")
         plan = whole(found, running.continuum, running)
-        return Joined(
-            pool=pool,
-            version=_want(found, plan, version, store_url),
-            queries=(len(running.units), len(plan.units)),
-        )
-
-
-def _want(pool: Pool, plan: DeploymentPlan | None, version: int, store_url: str | None) -> int:
-    """Store a pool and its plan, or its end, as the desired state after a version; return the new version."""
-    if plan is None:
-        with closing(Store(resolved_url(store_url))) as store:
-            return store.keep_pool(pool, None, after=version)
-    client = Client(store_url)
-    request = PlanRequest(dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, pool=pool)
-    return client.apply(client.propose(request), after=version)
+        result = Joined(pool=pool, queries=(len(running.units), len(plan.units)))
+        return PoolChange(pool=found, plan=plan, after=version, result=result)
 
 
 @dataclass(frozen=True, kw_only=True)

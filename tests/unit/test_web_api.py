@@ -81,11 +81,12 @@ def test_what_takes_too_long_to_compute_is_ended(tmp_path: Path) -> None:
             ("/plans", {**asked, "strategy": "optimal"}),
             ("/deployments", {**asked, "strategy": "tsoo_exact"}),
             ("/simulations", {**asked, "trace": TRACE.format(source=asked["dataflow"]["operators"][0]["id"])}),
+            ("/pools/commons/dataflows", {**asked, "owner": "ann"}),
         ):
             refused = own.ask(path, form, 422)
             assert refused["detail"] == "it was not computed within 1ms" and "--compute-limit" in refused["hint"]
         assert own.see("/health")["status"] == "ok"
-        assert not StoreClient().holds("tiny")
+        assert not StoreClient().holds("tiny") and own.see("/pools") == []
 
 
 def test_zones_may_come_as_yaml_or_json(client: Client) -> None:

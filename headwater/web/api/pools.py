@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -49,7 +50,9 @@ def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> Resp
     continuum = form.continuum
     with served.turn(asker):
         flow, zones = named(served, form.dataflow, continuum, of=pool)
-        found = pools.submit(flow, zones, owner, served.store_url, pool=pool, token=asker.token)
+        store = served.store_url
+        plan = partial(pools.plan_submission, flow, zones, owner, store, pool=pool, token=asker.token)
+        found = served.computing.run(plan).apply(store)
     return answered(found, 202)
 
 
@@ -72,14 +75,16 @@ def remove(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: Ow
     _member(pool, name, served)
     who = as_owner(asker, owner)
     with served.turn(asker):
-        return answered(pools.remove(name, who, served.store_url, token=asker.token), 202)
+        plan = partial(pools.plan_removal, name, who, served.store_url, token=asker.token)
+        return answered(served.computing.run(plan).apply(served.store_url), 202)
 
 
 @router.post("/pools/{pool}/defragment", status_code=202, response_model=Joined, responses=responses(409))
 def defragment(pool: PoolPath, served: Here, asker: Operator) -> Response:
     """Merge the units that submissions and removals have split: fewer queries, all state kept."""
     with served.turn(asker):
-        return answered(pools.defragment(pool, served.store_url), 202)
+        plan = partial(pools.plan_defragmentation, pool, served.store_url)
+        return answered(served.computing.run(plan).apply(served.store_url), 202)
 
 
 @router.get("/owners", response_model=list[OwnerRecord], responses=responses())
