@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from typer.main import get_command
 from headwater import cli
 from headwater.app import pools, running
 from headwater.app.client import Client, PlanRequest, Proposal
+from headwater.app.pools import PoolChange
 from headwater.continuum.model import Continuum
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
@@ -249,20 +251,20 @@ class Python:
     def submit(self, asked: Asked, pool: str, store: Path) -> Document | Refused | None:
         zones = asked.request.continuum
         assert zones is not None
-        return self._pooled(lambda: pools.submit(asked.flow, zones, OWNER, str(store), pool=pool), pool, store)
+        return self._pooled(partial(pools.plan_submission, asked.flow, zones, OWNER, str(store), pool=pool), store)
 
     def remove(self, name: str, pool: str, store: Path) -> Document | Refused | None:
-        return self._pooled(lambda: pools.remove(name, OWNER, str(store)), pool, store)
+        return self._pooled(partial(pools.plan_removal, name, OWNER, str(store)), store)
 
     @staticmethod
-    def _pooled(act: Callable[[], object], pool: str, store: Path) -> Document | Refused | None:
-        with mock.patch.object(pools, "_want", wraps=pools._want) as want:
-            try:
-                act()
-            except HeadwaterError as error:
-                return refusal(error)
-        found, (_, decided, *_) = wanted(store, pool), want.call_args.args
-        assert found == (None if decided is None else to_document(decided))  # the cheapest entrance to check
+    def _pooled(plan: Callable[[], PoolChange], store: Path) -> Document | Refused | None:
+        try:
+            change = plan()
+            change.apply(str(store))
+        except HeadwaterError as error:
+            return refusal(error)
+        found = wanted(store, change.pool.name)
+        assert found == (None if change.plan is None else to_document(change.plan))  # the cheapest entrance to check
         return found
 
     def _apply(self, request: PlanRequest, store: Path) -> Outcome:
