@@ -75,8 +75,8 @@ def test_a_dataflow_is_planned_and_nothing_is_stored(client: Client) -> None:
 
 
 def test_what_takes_too_long_to_compute_is_ended(tmp_path: Path) -> None:
-    asked = {"dataflow": flow(), "continuum": ZONES}
     with place(tmp_path), serving(None, "127.0.0.1", 0, compute_limit=0.001) as url, Client(url) as own:
+        asked = {"dataflow": flow(), "continuum": ZONES}
         for path, form in (
             ("/plans", {**asked, "strategy": "optimal"}),
             ("/deployments", {**asked, "strategy": "tsoo_exact"}),
