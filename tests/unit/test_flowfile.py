@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,12 +29,24 @@ def written(directory: Path, content: str | bytes, name: str = "flow.py") -> str
     return str(path)
 
 
-def planned(directory: Path, content: str) -> subprocess.Popen[str]:
-    """Start ``headwater plan --json`` of a flow file, as a process of its own."""
+@contextmanager
+def planned(directory: Path, content: str) -> Iterator[subprocess.Popen[str]]:
+    """Run ``headwater plan --json`` of a flow file, as a process of its own that a Ctrl-C can end."""
     written(directory, content)
     written(directory, ZONES, "zones.yaml")
     command = [sys.executable, "-m", "headwater", "plan", "flow.py", "-c", "zones.yaml", "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # Tests that run in the background of a shell ignore Ctrl-C, and so would their children.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, cwd=directory, **pipes)
+    finally:
+        signal.signal(signal.SIGINT, former)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(
