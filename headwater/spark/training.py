@@ -84,11 +84,14 @@ def _train(home: SparkHome, directory: Path) -> None:
 
 def _use(session: SparkSession, directory: Path) -> None:
     """Run queries with the classes of most units: files, Python, windows, joins, state."""
+    from pyspark.sql import functions as F
+
     source: Any = directory / "in"
     source.mkdir()
     (source / "a.json").write_text("".join(json.dumps(row) + "\n" for row in _ROWS))
     schema = "ts timestamp, v double, k string, n int"
-    session.read.schema(schema).json(str(source)).selectExpr("*", "v * n > 1 AND k LIKE 'k%' AS b").toArrow()
+    busy = (F.col("v") * F.col("n") > 1) & F.col("k").like("k%")
+    session.read.schema(schema).json(str(source)).withColumn("busy", busy).toArrow()
 
     def same(batches: Any) -> Any:
         yield from batches
@@ -101,22 +104,18 @@ def _use(session: SparkSession, directory: Path) -> None:
         table: pa.Table = frame.toArrow()
         assert table.num_columns
 
-    plain = read("a").where("v >= 0").mapInArrow(same, schema)
+    plain = read("a").where(F.col("v") >= 0).mapInArrow(same, schema)
     windowed = read("b").groupBy("k").agg({"v": "avg", "n": "max"})
-    timed = read("c").selectExpr("window(ts, '1 minute') AS w", "*").groupBy("w", "k").count()
-    joined = read("d").join(read("e").selectExpr("k AS other", "ts AS at"), on=_near(session))
+    timed = read("c").groupBy(F.window("ts", "1 minute"), "k").count()
+    at = F.col("at")
+    near = (F.col("k") == F.col("other")) & at.between(F.col("ts"), F.col("ts") + F.make_dt_interval(mins=F.lit(1)))
+    joined = read("d").join(read("e").select(F.col("k").alias("other"), F.col("ts").alias("at")), on=near)
     for number, (frame, mode) in enumerate(
         ((plain, "append"), (windowed, "update"), (timed, "append"), (joined, "append"))
     ):
         writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(directory / f"c{number}"))
         query = writer.foreachBatch(keep).trigger(availableNow=True).start()
         query.awaitTermination()
-
-
-def _near(session: SparkSession) -> Any:
-    from pyspark.sql import functions as F
-
-    return F.expr("k = other AND at >= ts AND at <= ts + INTERVAL 1 MINUTE")
 
 
 if __name__ == "__main__":
