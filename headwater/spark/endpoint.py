@@ -487,6 +487,7 @@ def _spawn(arguments: list[str], environment: Mapping[str, str], directory: Path
 def _java_options(directory: Path, home: SparkHome, recorded: Path | None, *, quick: bool) -> str:
     classes = home.java_options if recorded is None else f"-XX:ArchiveClassesAtExit={recorded}"
     options = f"-Dheadwater.endpoint={directory} -XX:+UseSerialGC -Duser.timezone=UTC {classes}".rstrip()
+    options += f" -XX:ErrorFile={directory / 'java-crash-%p.log'}"
     if quick:
         # By default lightly compiled code has a small cache, which some dozens of queries fill.
         return f"{options} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"

@@ -57,3 +57,4 @@ def test_a_broken_archive_is_ignored(home: SparkHome, tmp_path: Path) -> None:
         finally:
             one.stop()
     assert not home.archive.exists(), "Java dies of half an archive; it is removed"
+    assert list(tmp_path.glob("*/java-crash-*.log")), "not in the working directory"
