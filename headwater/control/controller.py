@@ -573,7 +573,9 @@ class Controller:
             return
         back = way_back(before, failed, unit_statuses)
         plans = {**self._store.plans_of(unit_statuses), plan_id(failed): failed}
-        steps = [s for s in steps_to(back, unit_statuses, plans) if not isinstance(s, Check | WarmUp)]
+        # The earlier plan has passed its checks, and the output in its sinks is its own.
+        done = FormerOutput | Check | WarmUp
+        steps = [s for s in steps_to(back, unit_statuses, plans) if not isinstance(s, done)]
         self._store.roll_back(self._holder, change, back.wanted, steps, why)
 
     # ------------------------------------------------------------ looking

@@ -328,6 +328,17 @@ def test_a_canary_undoes_what_it_added_and_took_out(site: Site) -> None:
     assert not [c for c in calls_of(site.zones, "stop") if "@S" in c]
 
 
+def test_a_way_back_does_not_take_the_deployments_own_output_for_anothers(site: Site) -> None:
+    site.apply(FIRST)
+    # The former unit of the sink is forgotten by then.
+    site.zones.before = _raising("forget", "FP@E2", RuntimeFailure("no answer", hint="wait"))
+    before = len(calls_of(site.zones, "former_output"))
+    site.apply(replace(FIRST, path="/other/{zone}", locations=("L1", "L4")), canary=CANARY)
+    assert site.store.changes("f")[-1].outcome == "rolled back"
+    assert calls_of(site.zones, "former_output")[before:] == ["former_output out@C1"], "of the change alone"
+    assert "forget out@C1" in calls_of(site.zones, "forget")
+
+
 def test_no_way_back_from_a_half_changed_channel(site: Site) -> None:
     site.apply(FIRST)
     site.zones.before = _raising("start", "FP@E2", RuntimeFailure("no memory", hint="add some"))
