@@ -75,12 +75,14 @@ class City:
         begun = time.monotonic()
         if what == "submit":
             if self._reuse:
-                found = self._when_calm(lambda: pools.submit(self.flows[name], continuum(), "city", self.store))
+                found = self._when_calm(
+                    lambda: pools.plan_submission(self.flows[name], continuum(), "city", self.store).apply()
+                )
                 self._wait(pools.POOL, found.version)
             else:
                 self._wait(name, common.want(build(self.flows[name], continuum()), self.store))
         elif self._reuse:
-            found = self._when_calm(lambda: pools.remove(name, "city", self.store))
+            found = self._when_calm(lambda: pools.plan_removal(name, "city", self.store).apply())
             self._wait(pools.POOL, found.version)
         else:
             self._wait(name, deployments.stop(name, self.store, how="forget"))

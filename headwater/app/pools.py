@@ -44,24 +44,25 @@ ADMIN = "admin"
 
 @dataclass(frozen=True, kw_only=True)
 class PoolChange:
-    """A planned change of a pool: the pool with its plan afterwards, or its end, and the version that it follows."""
+    """A planned change of a pool: the pool and its plan afterwards, None for its end, and the version it follows."""
 
     pool: Pool
     plan: DeploymentPlan | None
-    after: int
+    follows: int
     result: Joined
+    store_url: str | None
 
-    def apply(self, store_url: str | None = None) -> Joined:
+    def apply(self) -> Joined:
         """Store the pool and its plan as the desired state; raise Busy where another change came first."""
         if self.plan is None:
-            with closing(Store(resolved_url(store_url))) as store:
-                version = store.keep_pool(self.pool, None, after=self.after)
+            with closing(Store(resolved_url(self.store_url))) as store:
+                version = store.keep_pool(self.pool, None, after=self.follows)
         else:
-            client, plan = Client(store_url), self.plan
+            client, plan = Client(self.store_url), self.plan
             request = PlanRequest(
                 dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, pool=self.pool
             )
-            version = client.apply(client.propose(request), after=self.after)
+            version = client.apply(client.propose(request), after=self.follows)
         return replace(self.result, version=version)
 
 
@@ -79,29 +80,6 @@ class Joined:
     """The chosen way of joining the pool."""
     cores: Mapping[str, float] = field(default_factory=dict)
     """Predicted cores of the pool for each way of joining; empty while nothing is measured."""
-
-
-def submit(
-    dataflow: Dataflow,
-    continuum: Continuum,
-    owner: str,
-    store_url: str | None = None,
-    *,
-    pool: str = POOL,
-    token: str | None = None,
-) -> Joined:
-    """Add a dataflow to a pool, as planned by ``plan_submission``."""
-    return plan_submission(dataflow, continuum, owner, store_url, pool=pool, token=token).apply(store_url)
-
-
-def remove(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> Joined:
-    """Remove a dataflow from its pool, as planned by ``plan_removal``."""
-    return plan_removal(name, owner, store_url, token=token).apply(store_url)
-
-
-def defragment(pool: str = POOL, store_url: str | None = None) -> Joined:
-    """Merge the units of a pool, as planned by ``plan_defragmentation``."""
-    return plan_defragmentation(pool, store_url).apply(store_url)
 
 
 def plan_submission(
@@ -148,7 +126,7 @@ def plan_submission(
             how=way.how,
             cores=costs_of(found, facts),
         )
-        return PoolChange(pool=after, plan=plan, after=version, result=result)
+        return PoolChange(pool=after, plan=plan, follows=version, result=result, store_url=store_url)
 
 
 def plan_removal(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> PoolChange:
@@ -174,7 +152,7 @@ def plan_removal(name: str, owner: str, store_url: str | None = None, *, token: 
             new=tuple(sorted(set(gone.ids.values()) - there)),
             queries=(len(running.units) if running else 0, len(plan.units) if plan else 0),
         )
-        return PoolChange(pool=after, plan=plan, after=version, result=result)
+        return PoolChange(pool=after, plan=plan, follows=version, result=result, store_url=store_url)
 
 
 def plan_defragmentation(pool: str = POOL, store_url: str | None = None) -> PoolChange:
@@ -186,7 +164,7 @@ def plan_defragmentation(pool: str = POOL, store_url: str | None = None) -> Pool
             raise Missing("nothing runs in it", where=f"pool {pool}", hint="headwater submit")
         plan = whole(found, running.continuum, running)
         result = Joined(pool=pool, queries=(len(running.units), len(plan.units)))
-        return PoolChange(pool=found, plan=plan, after=version, result=result)
+        return PoolChange(pool=found, plan=plan, follows=version, result=result, store_url=store_url)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,7 @@ def submit(
     loaded = loading.load_dataflow(flow)
     loading.check_trust(loaded, trust_code=trust_code)
     zones = Continuum.from_yaml(continuum)
-    found = pools.submit(loaded.dataflow, zones, owner, store, pool=pool)
+    found = pools.plan_submission(loaded.dataflow, zones, owner, store, pool=pool).apply()
     if found.cores and not as_json:
         for how, cores in found.cores.items():
             say(f"{'->' if how == found.how else '  '} {how}: {cores:.2f} cores predicted")
@@ -95,7 +95,7 @@ def remove(
     """Remove a submitted dataflow, with the operators that no other one needs; the others keep running."""
     from headwater.app import pools
 
-    found = pools.remove(name, owner, store)
+    found = pools.plan_removal(name, owner, store).apply()
     words = f"{name}: {len(found.new)} operators end, {len(found.reused)} run on for others"
     _told(found, words, store, wait=wait, as_json=as_json)
 
@@ -109,7 +109,7 @@ def defragment(
     """Merge the units that submissions and removals have split: fewer queries, all state kept."""
     from headwater.app import pools
 
-    found = pools.defragment(pool, store)
+    found = pools.plan_defragmentation(pool, store).apply()
     _told(found, f"{pool} is defragmented", store, wait=wait, as_json=as_json)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -26,7 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHome]:
         yield SparkHome(found, shared=True)
 
 
-def mapped(endpoint: LocalEndpoint, archive: Path) -> list[psutil._pslinux.pmmap_ext]:
+def mapped(endpoint: LocalEndpoint, archive: Path) -> list[Any]:
     return [part for part in psutil.Process(endpoint.pid).memory_maps(grouped=False) if part.path == str(archive)]
 
 

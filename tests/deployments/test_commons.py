@@ -137,21 +137,21 @@ class World:
         self.check()
 
     def submit(self, name: str) -> None:
-        joined = pools.submit(self.flows[name], CONTINUUM, "team", self.store)
+        joined = pools.plan_submission(self.flows[name], CONTINUUM, "team", self.store).apply()
         self._controller.carry_out(joined.version, kill=self._kill)
         self.since[name] = self.released
         if name in KEEPS:
             self.ingested.setdefault(KEEPS[name], self.released)
 
     def remove(self, name: str) -> None:
-        joined = pools.remove(name, "team", self.store)
+        joined = pools.plan_removal(name, "team", self.store).apply()
         self._controller.carry_out(joined.version, kill=self._kill)
         del self.since[name]
         if name in KEEPS and KEEPS[name] not in {KEEPS.get(n) for n in self.since}:
             del self.ingested[KEEPS[name]]
 
     def defragment(self) -> None:
-        self._controller.carry_out(pools.defragment(pools.POOL, self.store).version, kill=self._kill)
+        self._controller.carry_out(pools.plan_defragmentation(pools.POOL, self.store).apply().version, kill=self._kill)
 
     def finish(self) -> None:
         version = deployments.stop(pools.POOL, self.store, how="finish")

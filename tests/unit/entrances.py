@@ -260,7 +260,7 @@ class Python:
     def _pooled(plan: Callable[[], PoolChange], store: Path) -> Document | Refused | None:
         try:
             change = plan()
-            change.apply(str(store))
+            change.apply()
         except HeadwaterError as error:
             return refusal(error)
         found = wanted(store, change.pool.name)

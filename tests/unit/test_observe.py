@@ -179,9 +179,9 @@ def test_a_change_under_way_is_counted(store: Store) -> None:
 
 
 def test_pools_and_what_they_share(store: Store) -> None:
-    pools.submit(flow("one"), TWO, "ann", store.where)
+    pools.plan_submission(flow("one"), TWO, "ann", store.where).apply()
     end(store)
-    pools.submit(flow("two", least=5), TWO, "bob", store.where)
+    pools.plan_submission(flow("two", least=5), TWO, "bob", store.where).apply()
     end(store)
     (pool,) = observe.look(store.where).pools
     assert [(m.name, m.owner) for m in pool.dataflows] == [("one", "ann"), ("two", "bob")]
@@ -189,7 +189,7 @@ def test_pools_and_what_they_share(store: Store) -> None:
     assert pool.operators < sum(m.operators for m in pool.dataflows)
     whole = store.pool(pools.POOL)
     assert whole is not None and pool.operators == len(whole.users)
-    pools.remove("two", "bob", store.where)
+    pools.plan_removal("two", "bob", store.where).apply()
     end(store, outcome="refused")
     (pool,) = observe.look(store.where).pools
     assert len(pool.dataflows) == 2  # nothing was removed

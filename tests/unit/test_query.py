@@ -11,8 +11,9 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from headwater.agent.units import Units, Work
+from headwater.agent.units import Units
 from headwater.agent.watch import progress_of
+from headwater.agent.work import Work
 from headwater.core.errors import RuntimeFailure, Unavailable, UserCodeError
 from headwater.disk.layout import Layout
 from headwater.disk.ports import free_ports

@@ -57,7 +57,7 @@ def end(store: Store, *, outcome: str = "done") -> None:
 
 
 def submit(store: Store, name: str, owner: str = "a", *, least: int = 1, **more: object) -> pools.Joined:
-    return pools.submit(flow(name, least), TWO, owner, store.where, **more)  # type: ignore[arg-type]
+    return pools.plan_submission(flow(name, least), TWO, owner, store.where, **more).apply()  # type: ignore[arg-type]
 
 
 def test_a_pool_is_kept_in_the_store(store: Store) -> None:
@@ -72,10 +72,10 @@ def test_a_pool_is_kept_in_the_store(store: Store) -> None:
     (pool,) = pools.pools(store.where)
     assert [(s.name, s.owner) for s in pool.submissions] == [("one", "a"), ("two", "b")]
     assert pool["two"].runs == submit_form(flow("two"))
-    gone = pools.remove("one", "a", store.where)
+    gone = pools.plan_removal("one", "a", store.where).apply()
     assert gone.new == ("one.out",) and len(gone.reused) == 2
     end(store)
-    assert pools.remove("two", "b", store.where).queries[1] == 0
+    assert pools.plan_removal("two", "b", store.where).apply().queries[1] == 0
     end(store)
     (pool,) = pools.pools(store.where)
     assert pool.submissions == ()
@@ -95,7 +95,7 @@ def test_what_was_refused_was_never_there(store: Store) -> None:
     end(store, outcome="refused")
     (pool,) = pools.pools(store.where)
     assert [s.name for s in pool.submissions] == ["one"]
-    pools.remove("one", "a", store.where)
+    pools.plan_removal("one", "a", store.where).apply()
     end(store, outcome="refused")
     (pool,) = pools.pools(store.where)
     assert [s.name for s in pool.submissions] == ["one"]
@@ -107,11 +107,11 @@ def test_names_and_pools(store: Store) -> None:
     with pytest.raises(DeploymentError, match="is a's"):
         submit(store, "one", "b", pool="other")
     with pytest.raises(DeploymentError, match="no dataflow 'none'"):
-        pools.remove("none", "a", store.where)
+        pools.plan_removal("none", "a", store.where).apply()
     wider = TWO.to_data()
     wider["zones"]["E"]["hosts"]["e2"] = {"n_cpu": 4}
     with pytest.raises(DeploymentError, match="another continuum"):
-        pools.submit(flow("two"), Continuum.from_data(wider), "a", store.where)
+        pools.plan_submission(flow("two"), Continuum.from_data(wider), "a", store.where).apply()
 
 
 def test_owners_have_rights_and_limits(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_owners_have_rights_and_limits(store: Store, monkeypatch: pytest.MonkeyP
         submit(store, "two")
     monkeypatch.delenv(pools.TOKEN)
     with pytest.raises(DeploymentError, match="b may not remove it"):
-        pools.remove("one", "b", store.where)
+        pools.plan_removal("one", "b", store.where).apply()
     with pytest.raises(DeploymentError, match="b may not read it"):
         pools.written("one", "b", store.where)
     for what in ("read", "remove"):
@@ -137,7 +137,7 @@ def test_owners_have_rights_and_limits(store: Store, monkeypatch: pytest.MonkeyP
     pools.grant("a", "b", "read", store.where, given=False, token=token)
     with pytest.raises(DeploymentError, match="may not read"):
         pools.written("one", "b", store.where)
-    pools.remove("one", "b", store.where)
+    pools.plan_removal("one", "b", store.where).apply()
 
 
 def lived(store: Store, seconds: int = 20, rate: float = 400.0) -> DeploymentPlan:
@@ -169,7 +169,7 @@ def test_who_shares_pays_less(store: Store) -> None:
     assert all(a.alone > 1.5 * a.shared > 0 for a in found.values()), found
     learned = learn(Learned(profile=Profile()), plan, seen)
     store.keep_learned(HOLDER, pools.POOL, learned)
-    pools.remove("other", "team-other", store.where)
+    pools.plan_removal("other", "team-other", store.where).apply()
     end(store)
     lived(store)
     assert len(pools.costs(store.where)[pools.POOL]) == 2, "what was learned of it is no obstacle"

@@ -161,5 +161,5 @@ def test_the_role_is_set_and_shown_by_the_command(place: str, monkeypatch: pytes
     assert invoke("owner", "eve", "--role", "king")[0] == 2
     monkeypatch.setenv(TOKEN, made.strip())
     with pytest.raises(DeploymentError, match="eve has the role operator") as refused:
-        pools.remove("any", "eve")
+        pools.plan_removal("any", "eve").apply()
     assert "--role owner" in str(refused.value)

@@ -78,7 +78,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
         for ago in range(20):
             store.report("me", time.time() - ago, samples={"f": SEEN})
         store.set_slo("f", SLO())
-        pools.submit(FIRST.flow().__class__.from_data({**FLOW, "name": "one"}), ACME, "a")
+        pools.plan_submission(FIRST.flow().__class__.from_data({**FLOW, "name": "one"}), ACME, "a").apply()
         store.close()
         with serving(None, "127.0.0.1", 0, compute_limit=300.0) as url:
             yield url, token("a")

@@ -50,9 +50,8 @@ def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> Resp
     continuum = form.continuum
     with served.turn(asker):
         flow, zones = named(served, form.dataflow, continuum, of=pool)
-        store = served.store_url
-        plan = partial(pools.plan_submission, flow, zones, owner, store, pool=pool, token=asker.token)
-        found = served.computing.run(plan).apply(store)
+        plan = partial(pools.plan_submission, flow, zones, owner, served.store_url, pool=pool, token=asker.token)
+        found = served.computing.run(plan).apply()
     return answered(found, 202)
 
 
@@ -76,7 +75,7 @@ def remove(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: Ow
     who = as_owner(asker, owner)
     with served.turn(asker):
         plan = partial(pools.plan_removal, name, who, served.store_url, token=asker.token)
-        return answered(served.computing.run(plan).apply(served.store_url), 202)
+        return answered(served.computing.run(plan).apply(), 202)
 
 
 @router.post("/pools/{pool}/defragment", status_code=202, response_model=Joined, responses=responses(409))
@@ -84,7 +83,7 @@ def defragment(pool: PoolPath, served: Here, asker: Operator) -> Response:
     """Merge the units that submissions and removals have split: fewer queries, all state kept."""
     with served.turn(asker):
         plan = partial(pools.plan_defragmentation, pool, served.store_url)
-        return answered(served.computing.run(plan).apply(served.store_url), 202)
+        return answered(served.computing.run(plan).apply(), 202)
 
 
 @router.get("/owners", response_model=list[OwnerRecord], responses=responses())
