@@ -17,8 +17,9 @@ from headwater.agent.finishing import Finishing
 from headwater.agent.formeroutput import settle
 from headwater.agent.relays import Relays
 from headwater.agent.storedtasks import Task, stored_tasks, upgrade_tasks
-from headwater.agent.units import Units, Work
+from headwater.agent.units import Units
 from headwater.agent.watch import WINDOW, Meters, progress_of
+from headwater.agent.work import Work
 from headwater.channels.channelspec import channel_spec, is_copied
 from headwater.channels.kafkaclient import looking
 from headwater.channels.open import remove_log

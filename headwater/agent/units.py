@@ -10,13 +10,13 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headwater.agent.idleness import IdleInputs, InputSeen, row_time
+from headwater.agent.idleness import InputSeen, row_time
 from headwater.agent.resuming import resume
+from headwater.agent.work import Work
 from headwater.channels.base import AGAIN_AFTER
 from headwater.channels.channelspec import is_copied, lineage_of, member_spec, register
 from headwater.channels.filelog import FileLog
@@ -25,7 +25,7 @@ from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
 from headwater.connectors.permitted import AgentPermissions, check_unit
-from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
+from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
 from headwater.dataflow.sinks import FileSink
@@ -65,52 +65,6 @@ if TYPE_CHECKING:
 
 _AGAIN_KEPT = 4  # files that ask for one more batch, kept because Spark may repeat it
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
-
-
-@dataclass
-class Work:
-    """One unit: its spec, and its query where there is one."""
-
-    spec: UnitSpec
-    running: Running | None = None
-    controlled: bool = False
-    """Whether its control directory must tell it the end of its input."""
-    replayed: frozenset[str] = frozenset()
-    """The sources whose replayed records the query reads."""
-    finished: bool = False
-    rows_before: int = 0
-    late_before: int = 0
-    last_batch: int = -1
-    """The newest batch that ``publish_watermark`` has seen idle."""
-    idle: IdleInputs = field(default_factory=IdleInputs)
-    refused: DeploymentError | None = None
-    """Why it was not started."""
-
-    @property
-    def unit(self) -> Unit:
-        return self.spec.unit
-
-    @property
-    def rows_in(self) -> int:
-        """Rows read from sources since the unit was first started."""
-        return self.rows_before + (self.running.rows_in if self.running else 0)
-
-    @property
-    def late_rows(self) -> int:
-        return self.late_before + (self.running.late_rows if self.running else 0)
-
-    @property
-    def error(self) -> RuntimeFailure | None:
-        return self.running.error if self.running else None
-
-    def has_read(self, channel: Channel, log: Log, goal: int) -> bool:
-        """Return whether its finished batches contain a channel up to a position."""
-        assert self.running is not None
-        at = self.running.positions.get(channel.id)
-        if at is None:  # no batch since this object began to watch
-            known = log.readers()
-            at = min(known.get(reader, -1) for reader in self.spec.own_readers[channel.operator])
-        return at >= goal
 
 
 class Units:
@@ -319,11 +273,11 @@ class Units:
         if adopted:
             return
         checkpoint = self.layout.checkpoint(spec.unit)
-        with _refusing(work):
+        with work.refusing():
             lineage_of(checkpoint)
         compiled = self._compiled(spec)
         work.controlled, work.replayed = compiled.controlled, compiled.replayed
-        with _refusing(work):
+        with work.refusing():
             resume(spec, checkpoint, compiled.sink_writers, partial(self.log, spec))
         passed = committed_watermark(checkpoint)
         name, trigger = query_name(spec), self.settings.trigger
@@ -650,16 +604,6 @@ def relay_reader(node: str) -> str:
 def query_name(spec: UnitSpec) -> str:
     """Name a unit's query in Spark."""
     return f"{spec.deployment}/{spec.id}"
-
-
-@contextlib.contextmanager
-def _refusing(work: Work) -> Iterator[None]:
-    """Note the error of a unit that is refused: its status is `failed`, and it is tried again."""
-    try:
-        yield
-    except DeploymentError as error:
-        work.refused = error
-        raise
 
 
 def _runs(unit: Unit) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headwater.agent.units import Units, Work
+from headwater.agent.units import Units
+from headwater.agent.work import Work
 from headwater.channels.base import ChannelStats
 from headwater.channels.filelog import FileLog
 from headwater.channels.kafkaclient import looking

@@ -13,13 +13,11 @@ from headwater.dataflow.types import StreamType
 
 @dataclass(frozen=True, kw_only=True)
 class Sink(Operator):
-    """The end of a stream; its output type is its input type. ``lasting``: whether its rows outlive the deployment."""
-
-    lasting: ClassVar[bool] = False
+    """The end of a stream; its output type is its input type."""
 
     @property
     def target(self) -> tuple[str, ...] | None:
-        """The directory, topic or table of a lasting sink; equal for sinks that write to the same one."""
+        """The directory, topic or table, equal for sinks that write to the same one; None: no row outlives the run."""
         return None
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
@@ -31,7 +29,6 @@ class FileSink(Sink):
     """CSV, JSON lines or Parquet files below ``path`` ('{zone}' is replaced); each file appears complete."""
 
     kind: ClassVar[str] = "write_files"
-    lasting: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("format", "path")
     path: Place
     format: Literal["csv", "json", "parquet"]
@@ -89,7 +86,6 @@ class KafkaSink(Sink):
     """
 
     kind: ClassVar[str] = "kafka"
-    lasting: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("topic",)
     bootstrap_servers: Place
     topic: Place
@@ -127,7 +123,6 @@ class JdbcSink(Sink):
     """
 
     kind: ClassVar[str] = "jdbc"
-    lasting: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("table",)
     url: Place
     table: Place

@@ -112,7 +112,7 @@ def _settle_former_output(
 
 def _lasting_sinks(plan: DeploymentPlan, unit: Unit) -> list[Sink]:
     found = (plan.dataflow[id_] for id_ in unit.outputs)
-    return [operator for operator in found if isinstance(operator, Sink) and operator.lasting]
+    return [operator for operator in found if isinstance(operator, Sink) and operator.target is not None]
 
 
 def _require_way_back(diff: PlanDiff) -> None:

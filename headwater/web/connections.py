@@ -48,7 +48,7 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, and make room for it."""
         super().connection_made(transport)
-        self._since = monotonic()
+        self._since = monotonic()  # the loop's clock may have whole milliseconds: two connections would be equal
         """Since when it is open, or has an answer, without a request."""
         self._left = 0, self._since
         """Bytes of an answer that the client has not taken, and since when their number is unchanged."""
