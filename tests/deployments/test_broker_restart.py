@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -63,6 +63,24 @@ def waits_for_broker(progress: Progress, *, ended: bool = False) -> bool:
     return said and (not ended or all(u.status == "starting" for u in progress.units))
 
 
+@contextlib.contextmanager
+def outage(
+    broker: LocalBroker, source: BoundedSource, run: LocalRun | ZoneRun, seen: Callable[[], Progress], *, ended: bool
+) -> Iterator[None]:
+    """Kill the broker under a run and start it again; release input before, meanwhile and after."""
+    files = iter(source.release())
+    next(files)
+    run.settle()
+    broker.kill()
+    next(files)
+    until(lambda: waits_for_broker(seen(), ended=ended), "the wait")
+    next(files)
+    with restarted(broker):
+        until(lambda: not any(u.waits for u in seen().units), "the end of the wait")
+        list(files)
+        yield
+
+
 def differences(plan: DeploymentPlan, endpoint: LocalEndpoint, got: Mapping[str, pa.Table]) -> dict[str, Difference]:
     assert set(got) == {"rows", "windows"} and all(t.num_rows for t in got.values()), "an empty result proves nothing"
     expected = batch_result(endpoint.session(), plan.dataflow, plan.continuum)
@@ -83,16 +101,7 @@ def test_a_run_waits_for_its_broker(ended: bool, endpoint: LocalEndpoint, tmp_pa
 
         run.start()
         try:
-            files = iter(source.release())
-            next(files)
-            run.settle()
-            broker.kill()
-            next(files)
-            until(lambda: waits_for_broker(seen(), ended=ended), "the wait")
-            next(files)
-            with restarted(broker):
-                until(lambda: not any(u.waits for u in seen().units), "the end of the wait")
-                list(files)
+            with outage(broker, source, run, seen, ended=ended):
                 run.drain()
                 got = {sink: run.sink_rows(sink) for sink in ("rows", "windows")}
                 assert run.progress().finished
@@ -114,16 +123,7 @@ def test_zones_wait_for_their_broker(endpoint: LocalEndpoint, tmp_path: Path) ->
                 return run.node("E1").progress(name).joined(run.node("C1").progress(name))
 
             run.start()
-            files = iter(source.release())
-            next(files)
-            run.settle()
-            broker.kill()
-            next(files)
-            until(lambda: waits_for_broker(seen(), ended=True), "the wait")
-            next(files)
-            with restarted(broker):
-                until(lambda: not any(u.waits for u in seen().units), "the end of the wait")
-                list(files)
+            with outage(broker, source, run, seen, ended=True):
                 run.finish()
                 got = run.rows()
     assert differences(plan, endpoint, got) == {}

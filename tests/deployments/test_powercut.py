@@ -17,7 +17,6 @@ from headwater.continuum.model import Continuum
 from headwater.core.errors import DeploymentError
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.disk.checkpoint import cut_off
-from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
@@ -25,6 +24,8 @@ from headwater.testing import BoundedSource, batch_result, compare
 from tests.conftest import start_endpoint
 from tests.deployments.flows import FLOWS, SCHEMA, rows
 from tests.deployments.powercut import DAMAGES, Damage, cut_power
+from tests.powercuts.deployment import CONTINUUM as ONE_LOCATION
+from tests.powercuts.deployment import SETTINGS
 
 CONTINUUM = Continuum.from_text("""
 name: small
@@ -34,14 +35,6 @@ zones:
   S1: {layer: site, parent: C1}
   E1: {layer: edge, parent: S1, locations: [L1, L2, L4]}
 """)
-ONE_LOCATION = Continuum.from_text("""
-name: smallest
-layers: [edge, site]
-zones:
-  S1: {layer: site}
-  E1: {layer: edge, parent: S1, locations: [L1]}
-""")
-SETTINGS = UnitSettings(trigger="100 milliseconds")
 ROWS = 60
 
 
