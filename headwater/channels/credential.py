@@ -69,11 +69,11 @@ class ZoneCredential:
         return f"read.{content}.{_mac(self.keys[0], 'read', content)}"
 
     def proofs(self, purpose: str, content: str) -> tuple[str, ...]:
-        """Return proofs, one by each key, that a holder of this credential states a content, as of a certificate."""
+        """Sign a content, such as a certificate, with each key of this credential."""
         return tuple(_mac(key, purpose, content) for key in self.keys)
 
     def proves(self, purpose: str, content: str, proofs: Iterable[str]) -> bool:
-        """Return whether one of the proofs is by one of the keys."""
+        """Return whether one of the keys has signed a content with one of the proofs."""
         return any([self._signed(proof, purpose, content) for proof in proofs])
 
     def verified(self, token: str) -> Grant | None:

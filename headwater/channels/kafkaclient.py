@@ -14,7 +14,7 @@ SECONDS = 60.0
 """Seconds that a broker may take to answer, or to come back."""
 
 LOOK_SECONDS = 3.0
-"""Seconds that a broker may take to answer one who only looks."""
+"""Seconds that a broker may take to answer a request for a report."""
 
 _looking: ContextVar[bool] = ContextVar("looking", default=False)
 

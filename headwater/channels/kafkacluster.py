@@ -287,7 +287,7 @@ class Cluster:
             time.sleep(_PAUSE)
 
     def _refuse_look(self) -> None:
-        """Raise BrokerAway at once for one who only looks, shortly after no broker has answered."""
+        """Raise BrokerAway for a report's request soon after another request was not answered."""
         if only_looks() and time.monotonic() < self._away_until:
             raise no_broker(f"no Kafka broker at {self.servers} answers", where=self.where)
 

@@ -81,7 +81,7 @@ def served(
 
     from headwater.core.address import is_loopback
     from headwater.core.errors import Unavailable
-    from headwater.tls.listener import listener_tls
+    from headwater.tls.listener import clear_text_warning, listener_tls
     from headwater.web.access import Access, trial_file, trial_token
     from headwater.web.beside import ServerSettings, beside
     from headwater.web.listening import RELEASED, TRIES, address, url_of
@@ -104,9 +104,8 @@ def served(
     def protected(host: str, chosen: ListenerTls | None) -> str:
         if chosen is not None:
             return f"; certificate {chosen.certificate}, {chosen.fingerprint}"
-        return (
-            "" if is_loopback(host) else "; in clear text (--insecure): whoever reads the network reads it, and tokens"
-        )
+        warning = clear_text_warning(host)
+        return f"; {warning}" if warning else ""
 
     with ExitStack() as stack:
         if metrics is not None:
