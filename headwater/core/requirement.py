@@ -318,6 +318,6 @@ def _literal(value: Value, *, size: bool) -> str:
         plain = token is not None and token.lastgroup == "bare" and token["bare"] == value
         reserved = value.lower() in _WORDS or value.lower() in ("and", "or")
         return value if plain and not reserved else json.dumps(value, ensure_ascii=False)
-    if size and isinstance(value, int) and value >= 0:
+    if size and isinstance(value, int) and 0 <= value <= MOST_BYTES:
         return format_size(value, exact=True)
     return repr(value)

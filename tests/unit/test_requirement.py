@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headwater.core.errors import DataflowError
@@ -193,6 +193,7 @@ REQUIREMENTS = st.lists(predicates(), max_size=4).map(lambda found: Requirement(
 
 
 @given(REQUIREMENTS)
+@example(Requirement((Predicate("memory", "<", 2**63, size=True),)))
 def test_text_is_read_back(requirement: Requirement) -> None:
     again = Requirement.parse(requirement.text)
     assert again == requirement
