@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from headwater.channels.credential import SiteSecret
 
@@ -32,10 +33,9 @@ _TRIAL = tempfile.mkdtemp(prefix="headwater-trial-")
 atexit.register(shutil.rmtree, _TRIAL, ignore_errors=True)
 os.environ["HEADWATER_TRIAL_TOKEN_FILE"] = f"{_TRIAL}/web-token"
 
-# Servers in trial mode, also those in processes of their own, keep their token here and not in the user's home.
-_TRIAL = tempfile.mkdtemp(prefix="headwater-trial-")
-atexit.register(shutil.rmtree, _TRIAL, ignore_errors=True)
-os.environ["HEADWATER_TRIAL_TOKEN_FILE"] = f"{_TRIAL}/web-token"
+# Without a profile a slow machine fails tests: each example has 200 ms, and drawing it a second.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 CONF = {"spark.sql.shuffle.partitions": "1"}
 
