@@ -258,7 +258,7 @@ class Client:
         after = shown.version if after is None else after
         with closing(Store(resolved_url(self.store_url))) as store:
             if request.pool is not None:
-                return store.keep_pool(request.pool, proposal.plan, after=after)
+                return store.keep_pool(request.pool, proposal.plan, after=after, former_output=request.former_output)
             version = store.want(
                 name,
                 "run",

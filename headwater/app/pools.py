@@ -29,6 +29,7 @@ from headwater.control.tables import NoStore, resolved_url
 from headwater.core.errors import Busy, Denied, DeploymentError, Missing
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.steps import FormerOutputChoice
 from headwater.reuse.costs import Account, accounts
 from headwater.reuse.pool import Pool, Submission
 from headwater.reuse.ways import cheapest, put_together, ways, whole
@@ -51,6 +52,7 @@ class PoolChange:
     follows: int
     result: Joined
     store_url: str | None
+    former_output: FormerOutputChoice = "refuse"
 
     def apply(self) -> Joined:
         """Store the pool and its plan as the desired state; raise Busy where another change came first."""
@@ -60,7 +62,11 @@ class PoolChange:
         else:
             client, plan = Client(self.store_url), self.plan
             request = PlanRequest(
-                dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, pool=self.pool
+                dataflow=plan.dataflow,
+                continuum=plan.continuum,
+                decided=plan.deployment,
+                pool=self.pool,
+                former_output=self.former_output,
             )
             version = client.apply(client.propose(request), after=self.follows)
         return replace(self.result, version=version)
@@ -89,13 +95,16 @@ def plan_submission(
     store_url: str | None = None,
     *,
     pool: str = POOL,
+    former_output: FormerOutputChoice = "refuse",
     token: str | None = None,
 ) -> PoolChange:
     """Plan to add a dataflow to a pool, so that operators in common run once.
 
     Its results begin with the change: new operators start with the next input; shared operators, with state or without,
-    deliver their results from then on. Raises Denied where the owner lacks the right, DeploymentError where the name is
-    taken or the pool runs on another continuum, Busy while a change of the pool is under way.
+    deliver their results from then on. ``former_output``: the treatment of output of other runs, and of dataflows that
+    have left the pool, in the dataflow's sinks. Raises DataflowError where a dataflow of the pool writes other rows to
+    one of these sinks, and ``former_output`` is not append; Denied where the owner lacks the right, DeploymentError
+    where the name is taken or the pool runs on another continuum, Busy while a change of the pool is under way.
     """
     with closing(Store(resolved_url(store_url))) as store:
         _identify(store, owner, token)
@@ -115,6 +124,8 @@ def plan_submission(
         facts = _facts(store, pool, running)
         way = cheapest(found, facts)
         after, plan = way.pool, way.plan
+        if former_output != "append":
+            after.check_targets(dataflow.name)
         _check_limits(store, owner, after)
         ids = set(after[dataflow.name].ids.values())
         there = {shared for one in before.submissions for shared in one.ids.values()}
@@ -126,7 +137,14 @@ def plan_submission(
             how=way.how,
             cores=costs_of(found, facts),
         )
-        return PoolChange(pool=after, plan=plan, follows=version, result=result, store_url=store_url)
+        return PoolChange(
+            pool=after,
+            plan=plan,
+            follows=version,
+            result=result,
+            store_url=store_url,
+            former_output=former_output,
+        )
 
 
 def plan_removal(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> PoolChange:

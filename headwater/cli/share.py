@@ -9,12 +9,15 @@ import typer
 
 from headwater.cli import bounds, complete
 from headwater.cli.control import (
+    Append,
     ContinuumFile,
     Flow,
+    Overwrite,
     StoreOption,
     Trust,
     Wait,
     follow,
+    former_output,
 )
 from headwater.cli.out import Json, print_json, say
 
@@ -62,6 +65,8 @@ def submit(
     owner: OwnerName,
     pool: PoolName = "commons",
     store: StoreOption = None,
+    append: Append = False,
+    overwrite: Overwrite = False,
     trust_code: Trust = False,
     wait: Wait = False,
     as_json: Json = False,
@@ -76,7 +81,9 @@ def submit(
     loaded = loading.load_dataflow(flow)
     loading.check_trust(loaded, trust_code=trust_code)
     zones = Continuum.from_yaml(continuum)
-    found = pools.plan_submission(loaded.dataflow, zones, owner, store, pool=pool).apply()
+    choice = former_output(append, overwrite)
+    planned = pools.plan_submission(loaded.dataflow, zones, owner, store, pool=pool, former_output=choice)
+    found = planned.apply()
     if found.cores and not as_json:
         for how, cores in found.cores.items():
             say(f"{'->' if how == found.how else '  '} {how}: {cores:.2f} cores predicted")

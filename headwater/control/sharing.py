@@ -23,6 +23,7 @@ from headwater.core.errors import Missing
 from headwater.core.jsonform import dump_json, load_json
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.steps import FormerOutputChoice
 from headwater.reuse.pool import Pool, Submission
 
 Right = Literal["read", "remove"]
@@ -152,15 +153,17 @@ class SharingReader(DatabaseReader):
 class Sharing(SharingReader, DatabaseWriter):
     """Pools, owners and rights, to write."""
 
-    def keep_pool(self, pool: Pool, plan: DeploymentPlan | None, *, after: int) -> int:
+    def keep_pool(
+        self, pool: Pool, plan: DeploymentPlan | None, *, after: int, former_output: FormerOutputChoice = "refuse"
+    ) -> int:
         """Store a pool's dataflows, and its plan as the desired state; return the version.
 
-        ``plan``: None where no dataflow is left. Raises DeploymentError where the newest version of the deployment is
-        not ``after``: another change came first.
+        ``plan``: None where no dataflow is left. ``former_output`` is for the sinks that the plan adds. Raises
+        DeploymentError where the newest version of the deployment is not ``after``: another change came first.
         """
         with self._writing() as connection:
             plan_id = rows.keep_plan(connection, plan) if plan is not None else None
-            options: dict[str, Any] = {"reset_state": [], "canary": None}
+            options: dict[str, Any] = {"reset_state": [], "canary": None, "former_output": former_output}
             goal: Literal["run", "forget"] = "run" if plan is not None else "forget"
             version = rows.add_desired_state(connection, pool.name, goal, plan_id, options, after=after)
             before = self.pool(pool.name)

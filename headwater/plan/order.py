@@ -92,14 +92,11 @@ def finishing(unit_statuses: UnitStatuses, plans: Plans) -> tuple[Step, ...]:
 def _settle_former_output(
     diff: PlanDiff, unit_statuses: UnitStatuses, plans: Plans, choice: FormerOutputChoice
 ) -> list[Step]:
-    """Settle the output in sinks to which no unit of the deployment has written: it is of other runs.
+    """Settle the output in sinks to which no unit of the deployment writes: it is of other runs.
 
-    A pool is settled only when it first runs: a dataflow that joins it later must not be refused for rows that the
-    pool itself wrote for a dataflow that has left.
+    Rows that a pool wrote for a dataflow that has left it are of another run, too.
     """
     plan, active = diff.wanted, diff.running
-    if plan.pooled and (active is not None or unit_statuses):
-        return []
     units = [(plans[s.plan], plans[s.plan].unit(key[0])) for key, s in unit_statuses.items()]
     units += [(active, unit) for unit in active.units] if active is not None else []
     written = {sink.target for owner, unit in units for sink in _lasting_sinks(owner, unit)}

@@ -14,7 +14,7 @@ from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Operator
-from headwater.dataflow.sinks import MemorySink
+from headwater.dataflow.sinks import MemorySink, Sink
 from headwater.plan.build import in_layers, marked_layers
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.model import DeploymentPlan
@@ -100,6 +100,20 @@ class Pool:
         """Remove a dataflow. Raises DataflowError if it does not run."""
         gone = self[name]
         return replace(self, submissions=tuple(s for s in self.submissions if s is not gone))
+
+    def check_targets(self, name: str) -> None:
+        """Raise DataflowError if a dataflow writes other rows to the target of another one's sink."""
+        own = self[name].sinks.values()
+        others = {o.target: o.id for o in self.dataflow.operators if isinstance(o, Sink) and o.id not in own}
+        for id_ in own:
+            sink = self.dataflow[id_]
+            if isinstance(sink, Sink) and sink.target is not None and sink.target in others:
+                raise DataflowError(
+                    f"'{sink.id}' writes to {sink.target[-1]}, to which the running '{others[sink.target]}' writes "
+                    "other rows",
+                    where=f"pool {self.name}",
+                    hint="give --append to mix their rows, or write elsewhere",
+                )
 
     # ------------------------------------------------------------ the shared dataflow
 

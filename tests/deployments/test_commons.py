@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from headwater.continuum.model import Continuum
 from headwater.core.errors import ChannelError
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
+from headwater.plan.steps import FormerOutputChoice
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from headwater.testing.compare import Difference
@@ -241,6 +243,64 @@ def test_dataflows_come_and_go(endpoint: LocalEndpoint, tmp_path: Path, controll
     world.more()
     world.finish()
     world.check(ended=True)
+
+
+def test_a_dataflow_that_joins_a_pool_does_not_mix_its_rows_with_those_of_another_run(
+    tmp_path: Path, controller: Controller
+) -> None:
+    store, out = str(tmp_path / "store.db"), tmp_path / "out"
+    source = BoundedSource(tmp_path / "in", {"L1": [{"id": n, "v": float(n)} for n in range(80)]}, rows_per_file=PIECE)
+    released = iter(source.release())
+
+    def written(name: str, *, files: bool) -> Dataflow:
+        builder = hw.flow(name, locations=["L1"])
+        stream = builder.read.json(source.path, "id bigint, v double").named("read").to_layer("cloud")
+        if files:
+            stream.write.json(str(out)).named("kept")
+        else:
+            stream.write.memory("shown")
+        return builder.build()
+
+    def submit(name: str, former_output: FormerOutputChoice = "refuse") -> int:
+        flow = written(name, files=name == "kept")
+        change = pools.plan_submission(flow, CONTINUUM, "team", store, former_output=former_output)
+        return change.apply().version
+
+    def carry_out(version: int) -> None:
+        controller.carry_out(version, kill=False)
+
+    def visible() -> list[int]:
+        return sorted(json.loads(line)["id"] for file in out.glob("*.json") for line in file.read_text().splitlines())
+
+    def more() -> None:
+        """Release a piece, and wait until its last row is in the directory."""
+        next(released)
+        deadline = time.monotonic() + PATIENCE
+        while not visible() or visible()[-1] % PIECE != PIECE - 1 or visible()[-1] // PIECE + 1 != released_pieces():
+            assert time.monotonic() < deadline, visible()
+            time.sleep(0.2)
+
+    def released_pieces() -> int:
+        return len(list((tmp_path / "in").rglob("*.json")))
+
+    carry_out(submit("stays"))
+    carry_out(submit("kept"))
+    more()
+    first = visible()
+    assert len(first) == PIECE
+    carry_out(pools.plan_removal("kept", "team", store).apply().version)
+    refused = controller.end_of(submit("kept"), kill=False)
+    assert f"holds {PIECE} rows of another run" in refused.message and refused.outcome == "failed", refused.message
+    (pool,) = pools.pools(store)
+    assert [s.name for s in pool.submissions] == ["stays"] and visible() == first
+    carry_out(submit("kept", "append"))
+    more()
+    both = visible()
+    assert both[:PIECE] == first and len(both) == len(set(both)) > PIECE
+    carry_out(pools.plan_removal("kept", "team", store).apply().version)
+    carry_out(submit("kept", "overwrite"))
+    more()
+    assert set(visible()).isdisjoint(both) and len(visible()) == PIECE
 
 
 @pytest.mark.long

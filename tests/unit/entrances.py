@@ -183,10 +183,10 @@ def stored(store: Path, name: str, shown: list[str]) -> Stored:
     return Stored(to_document(plan), options, shown)
 
 
-def wanted(store: Path, name: str) -> Document | None:
-    """Return the document of a deployment's wanted plan; None if the deployment is to stop."""
-    plan = newest(store, name)[0]
-    return None if plan is None else to_document(plan)
+def wanted(store: Path, name: str) -> tuple[Document | None, tuple[Any, ...]]:
+    """Return the document of a deployment's wanted plan, None if the deployment is to stop, and its options."""
+    plan, options, _ = newest(store, name)
+    return None if plan is None else to_document(plan), options
 
 
 def settle(store: Path, name: str, zones: SimulatedNodes) -> DeploymentPlan:
@@ -248,23 +248,25 @@ class Python:
     def edit(self, name: str, edit: Edit, store: Path) -> Outcome:
         return self._apply(PlanRequest(of=name, edits=(edit,)), store)
 
-    def submit(self, asked: Asked, pool: str, store: Path) -> Document | Refused | None:
+    def submit(self, asked: Asked, pool: str, store: Path) -> Any:
         zones = asked.request.continuum
         assert zones is not None
-        return self._pooled(partial(pools.plan_submission, asked.flow, zones, OWNER, str(store), pool=pool), store)
+        plan = partial(pools.plan_submission, asked.flow, zones, OWNER, str(store), pool=pool)
+        return self._pooled(partial(plan, former_output=asked.former_output), store)
 
-    def remove(self, name: str, pool: str, store: Path) -> Document | Refused | None:
+    def remove(self, name: str, pool: str, store: Path) -> Any:
         return self._pooled(partial(pools.plan_removal, name, OWNER, str(store)), store)
 
     @staticmethod
-    def _pooled(plan: Callable[[], PoolChange], store: Path) -> Document | Refused | None:
+    def _pooled(plan: Callable[[], PoolChange], store: Path) -> Any:
         try:
             change = plan()
             change.apply()
         except HeadwaterError as error:
             return refusal(error)
         found = wanted(store, change.pool.name)
-        assert found == (None if change.plan is None else to_document(change.plan))  # the cheapest entrance to check
+        assert found[0] == (None if change.plan is None else to_document(change.plan))  # the cheapest entrance to check
+        assert found[1][-1] == change.former_output
         return found
 
     def _apply(self, request: PlanRequest, store: Path) -> Outcome:
@@ -338,7 +340,7 @@ class CommandLine:
     def apply(self, asked: Asked, store: Path) -> Any:
         more = [f"--canary={asked.canary}s"] if asked.canary is not None else []
         more += [f"--reset-state={unit}" for unit in asked.reset]
-        more += [] if asked.former_output == "refuse" else [f"--{asked.former_output}"]
+        more += self._choice(asked)
         return self._stored(asked.flow.name, store, "apply", *self.files(asked), *more)
 
     def edit(self, name: str, edit: Edit, store: Path) -> Any:
@@ -358,10 +360,14 @@ class CommandLine:
         return self._stored(name, store, "approve", str(number))
 
     def submit(self, asked: Asked, pool: str, store: Path) -> Any:
-        return self._pooled(pool, store, "submit", *self.files(asked), "--pool", pool)
+        return self._pooled(pool, store, "submit", *self.files(asked), "--pool", pool, *self._choice(asked))
 
     def remove(self, name: str, pool: str, store: Path) -> Any:
         return self._pooled(pool, store, "remove", name)
+
+    @staticmethod
+    def _choice(asked: Asked) -> list[str]:
+        return [] if asked.former_output == "refuse" else [f"--{asked.former_output}"]
 
     def _pooled(self, pool: str, store: Path, *arguments: str) -> Any:
         told = self.invoke(*arguments, "--owner", OWNER, "--store", str(store), "--json")
@@ -446,7 +452,7 @@ class Rest:
         return told if isinstance(told, Refused) else stored(store, name, shown["change"]["steps"])
 
     def submit(self, asked: Asked, pool: str, store: Path) -> Any:
-        form = {n: self.form(asked)[n] for n in ("dataflow", "continuum")}
+        form = {n: self.form(asked)[n] for n in ("dataflow", "continuum", "former_output")}
         told = self.ask(f"/pools/{pool}/dataflows", {**form, "owner": OWNER}, store)
         return told if isinstance(told, Refused) else wanted(store, pool)
 

@@ -28,6 +28,7 @@ from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import ANNOTATED
 from headwater.plan.profile import OperatorProfile, Profile
+from headwater.plan.steps import FormerOutputChoice
 from headwater.testing.nodes import SimulatedNodes
 from tests.unit import entrances as ways
 from tests.unit.changes import FIRST, versions
@@ -369,12 +370,12 @@ def check_pooled(outcomes: list[Any], store: Path, pool: str) -> bool:
         refused(python, *copies)
         return False
     assert all(one == python for one in copies)
-    if python is not None:
+    if python[0] is not None:
         with closing(Store(store)) as opened:
             plan, kept = ways.newest(store, pool)[0], opened.pool(pool)
         assert plan is not None and plan.pooled
         request = PlanRequest(dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, pool=kept)
-        assert to_document(Client(str(store)).propose(request).plan) == python
+        assert to_document(Client(str(store)).propose(request).plan) == python[0]
     return True
 
 
@@ -407,7 +408,11 @@ def members(draw: st.DrawFn) -> list[Asked]:
     zones = draw(continua())
     drawn = [draw(flows()) for _ in range(draw(st.integers(1, 2)))]
     found = [*drawn, draw(st.sampled_from(drawn))]
-    return [Asked(flow=replace(flow, name=f"f{n}"), zones=zones) for n, flow in enumerate(found)]
+    choices: list[FormerOutputChoice] = ["refuse", "append", "overwrite"]
+    return [
+        Asked(flow=replace(flow, name=f"f{n}"), zones=zones, former_output=draw(st.sampled_from(choices)))
+        for n, flow in enumerate(found)
+    ]
 
 
 @settings(USUAL, max_examples=4)

@@ -16,10 +16,11 @@ from headwater.continuum.model import Continuum
 from headwater.control import tables
 from headwater.control.sharing import OwnerLimits
 from headwater.control.store import Store
-from headwater.core.errors import DeploymentError, Unavailable
+from headwater.core.errors import DataflowError, DeploymentError, Unavailable
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.profile import Profile
+from headwater.plan.steps import FormerOutputChoice
 from headwater.testing.modelled import ModelledWorld
 from tests.unit.test_reuse import TWO
 
@@ -80,6 +81,28 @@ def test_a_pool_is_kept_in_the_store(store: Store) -> None:
     (pool,) = pools.pools(store.where)
     assert pool.submissions == ()
     assert set(submit(store, "one").new).isdisjoint(first.new), "no name is used again"
+
+
+def test_rows_of_two_dataflows_are_mixed_only_where_that_is_asked_for(store: Store) -> None:
+    def written(name: str, least: int) -> Dataflow:
+        builder = hw.flow(name, locations=["here"])
+        builder.read.json("/in", "id int, v double").where(f"v > {least}").named("some").write.json("/out/").named(
+            "kept"
+        )
+        return builder.build()
+
+    def planned(name: str, least: int, choice: FormerOutputChoice) -> pools.PoolChange:
+        return pools.plan_submission(written(name, least), TWO, "a", store.where, former_output=choice)
+
+    planned("one", 1, "refuse").apply()
+    end(store)
+    choices: tuple[FormerOutputChoice, ...] = ("refuse", "overwrite")
+    for choice in choices:
+        with pytest.raises(DataflowError, match=r"'two.kept' writes to /out/?, to which the running 'one.kept' writes"):
+            planned("two", 2, choice)
+    assert planned("same", 1, "refuse").result.reused, "equal sinks over one stream are one sink"
+    planned("two", 2, "append").apply()
+    assert store.desired(pools.POOL).former_output == "append"
 
 
 def submit_form(dataflow: Dataflow) -> Dataflow:

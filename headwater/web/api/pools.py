@@ -50,7 +50,16 @@ def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> Resp
     continuum = form.continuum
     with served.turn(asker):
         flow, zones = named(served, form.dataflow, continuum, of=pool)
-        plan = partial(pools.plan_submission, flow, zones, owner, served.store_url, pool=pool, token=asker.token)
+        plan = partial(
+            pools.plan_submission,
+            flow,
+            zones,
+            owner,
+            served.store_url,
+            pool=pool,
+            former_output=form.former_output,
+            token=asker.token,
+        )
         found = served.computing.run(plan).apply()
     return answered(found, 202)
 

@@ -107,6 +107,9 @@ DataflowField = Annotated[
         examples=[FLOW, "plant"],
     ),
 ]
+FormerOutputField = Annotated[
+    FormerOutputChoice, Field(description="Treatment of other runs' output in sinks that the deployment adds.")
+]
 ContinuumField = Annotated[
     dict[str, Any] | str | None,
     Field(
@@ -132,9 +135,7 @@ class PlanForm(Form):
         default=[], max_length=1000, description="Units whose state may be dropped.", examples=[[]]
     )
     canary: CanaryForm | None = None
-    former_output: FormerOutputChoice = Field(
-        default="refuse", description="Treatment of other runs' output in the sinks of a new deployment."
-    )
+    former_output: FormerOutputField = "refuse"
 
 
 class ApplyForm(PlanForm):
@@ -209,6 +210,7 @@ class SubmitForm(Form):
     dataflow: DataflowField
     continuum: ContinuumField = None
     owner: OwnerName | None = Field(default=None, description="The owner; by default the token's owner.")
+    former_output: FormerOutputField = "refuse"
 
 
 class OwnerForm(Form):
