@@ -19,6 +19,7 @@ from headwater.core.errors import DataflowError
 from headwater.dataflow import habits, stream
 from headwater.dataflow.builder import DataflowBuilder, Reader
 from headwater.sql import functions, special
+from headwater.sql.names import UNIT_FIRST
 
 ROOT = Path(hw.__file__).parent
 METHODS = [
@@ -64,7 +65,7 @@ OTHERS = {"option", "fit", "cast", "build"}
 
 def test_methods_and_functions_in_hints_exist() -> None:
     methods = {name for owner in METHODS for name in dir(owner)} | OTHERS
-    known = {*methods, *hw.__all__, *dir(iot), *dir(iot.Bloom), *special.UNIT_FIRST}
+    known = {*methods, *hw.__all__, *dir(iot), *dir(iot.Bloom), *UNIT_FIRST}
     for table in (functions.SCALARS, functions.AGGREGATES, special.RULES, special.AGGREGATE_RULES):
         known |= set(table)
     named = [
