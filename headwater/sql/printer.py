@@ -9,7 +9,7 @@ from __future__ import annotations
 from headwater.core.errors import DataflowError
 from headwater.sql import special
 from headwater.sql.functions import AGGREGATES, SCALARS, VOLATILE
-from headwater.sql.lexer import quote_string, quoted
+from headwater.sql.lexer import quote_name, quote_string, quoted, tokens
 from headwater.sql.parser import (
     BINDING,
     COMPARISON,
@@ -84,6 +84,18 @@ def printed(node: SyntaxNode) -> str:
         case Call():
             return _call(node)
     raise TypeError(f"{type(node).__name__} is not a node of an expression")
+
+
+def readable(node: SyntaxNode) -> str:
+    """Print a tree for people, with back-quotes only where a reader of the text needs them."""
+    text = printed(node)
+    parts, done = [], 0
+    for token in tokens(text, longest=len(text)):
+        plain = token.kind == "quoted" and quote_name(token.text) == token.text
+        if plain and text[token.end : token.end + 1] != "(":
+            parts += [text[done : token.at], token.text]
+            done = token.end
+    return "".join([*parts, text[done:]])
 
 
 def printed_type(found: DataType) -> str:
