@@ -66,6 +66,15 @@ _REFUSED = {
     "unresolved_regex": ("columns are not found by regular expressions", "name the columns"),
     "named_argument_expression": ("arguments of functions have no names here", "give them by position"),
 }
+_MOMENT = "'yyyy-MM-dd HH:mm:ss'"
+_DEFAULTS = {
+    "approx_percentile": (2, ("10000",)), "first": (1, ("FALSE",)), "from_unixtime": (1, (_MOMENT,)),
+    "last": (1, ("FALSE",)), "locate": (2, ("1",)), "mask": (1, ("'X'", "'x'", "'n'", "NULL")), "mode": (1, ("FALSE",)),
+    "months_between": (2, ("TRUE",)), "overlay": (3, ("-1",)), "percentile": (2, ("1",)),
+    "percentile_approx": (2, ("10000",)), "sort_array": (1, ("TRUE",)), "split": (2, ("-1",)),
+    "str_to_map": (1, ("','", "':'")), "unix_timestamp": (1, (_MOMENT,)),
+}  # fmt: skip
+"""Arguments that PySpark writes where the user gave none: those before them, and their texts."""
 _ATTRIBUTE = re.compile(r"(?:`((?:[^`]|``)+)`|([^`.]+))(?:\.(?=.)|\Z)")
 _VARIABLES = "xyz"
 _EPOCH, _EPOCH_DAY = datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1)
@@ -207,12 +216,23 @@ class _Reader:
                 return CaseWhen(None, branches, arguments[-1] if len(arguments) % 2 else None)
             case (unit_first, (Literal(value=str() as unit), *rest)) if unit_first in UNIT_FIRST and len(rest) == 2:
                 return Call(name, (Name((unit,)), *rest))
-        return Call(name, arguments, distinct)
+        return Call(name, _given(name, arguments), distinct)
 
     def _cast(self, message: Message) -> SyntaxNode:
         known = message.WhichOneof("cast_to_type") == "type"
         wanted = _type(message.type) if known else DataType.parse(message.type_str)
         return Cast(self.value(message.expr), wanted, message.eval_mode == 3)
+
+
+def _given(name: str, arguments: tuple[SyntaxNode, ...]) -> tuple[SyntaxNode, ...]:
+    """Leave out arguments at the end that are Spark's defaults: the text form has none."""
+    least, defaults = _DEFAULTS.get(name, (len(arguments), ()))
+    while len(arguments) > least:
+        last = arguments[-1]
+        if not isinstance(last, Literal) or last.text != defaults[len(arguments) - least - 1]:
+            break
+        arguments = arguments[:-1]
+    return arguments
 
 
 def _negated(node: SyntaxNode) -> SyntaxNode:

@@ -1,4 +1,4 @@
-"""Expressions as a user of PySpark writes them: each syntax tree as a Column, where ``pyspark.sql.functions`` has one."""
+"""Expressions as a user of PySpark writes them: syntax trees as Columns, where ``pyspark.sql.functions`` has them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "OR": lambda a, b: a | b, "<=>": lambda a, b: a.eqNullSafe(b), "&": lambda a, b: a.bitwiseAND(b),
     "|": lambda a, b: a.bitwiseOR(b), "^": lambda a, b: a.bitwiseXOR(b),
 }  # fmt: skip
+_SPELLINGS = {"map": "create_map", "timestampadd": "timestamp_add", "timestampdiff": "timestamp_diff"}
+_UNITS = ("timestamp_add", "timestamp_diff")
+_PLAIN = (*_UNITS, "percentile", "percentile_approx", "approx_percentile", "approx_count_distinct")
 _FUNCTIONS = {"<<": "shiftleft", ">>": "shiftright", ">>>": "shiftrightunsigned", "||": "concat"}
 
 
@@ -143,11 +146,13 @@ def _predicate(node: PredicateCall, inner: Callable[[SyntaxNode], Any]) -> Any:
     raise NotInPySpark(node.operator)
 
 
-def _call(name: str, arguments: tuple[SyntaxNode, ...], variables: dict[str, Any], *, ignore_nulls: bool = False) -> Any:
+def _call(
+    name: str, arguments: tuple[SyntaxNode, ...], variables: dict[str, Any], *, ignore_nulls: bool = False
+) -> Any:
     """Call the function with Columns, or with Python's values for constants where it wants those."""
     from pyspark.sql import functions as F
 
-    name = {"map": "create_map", "positive": "positive"}.get(name, name)
+    name = _SPELLINGS.get(name, name)
     function = getattr(F, name, None)
     if function is None or not callable(function):
         raise NotInPySpark(name)
@@ -163,14 +168,20 @@ def _call(name: str, arguments: tuple[SyntaxNode, ...], variables: dict[str, Any
                 return value
             case Literal(type=found) if found.text in ("double",) or found.text.startswith("decimal"):
                 return float(node.text.rstrip("BDbd"))
+            case Call("array", elements):
+                return [plain(e) for e in elements]
             case Name((word,)) if word.upper() in ("HOUR", "MINUTE", "SECOND", "DAY"):
                 return word
         return column(node)
 
+    if name in ("trim", "ltrim", "rtrim") and len(arguments) == 2:
+        arguments = arguments[::-1]  # SQL has the characters first, PySpark the text
     keywords = {"ignorenulls": True} if ignore_nulls else {}
     errors = []
     attempts = [[column(a) for a in arguments], [column(a) if i == 0 else plain(a) for i, a in enumerate(arguments)]]
     attempts += [[plain(a) if i == 0 else column(a) for i, a in enumerate(arguments)], [plain(a) for a in arguments]]
+    if name in _PLAIN:
+        attempts = attempts[1:] if name not in _UNITS else attempts[2:]
     for given in attempts:
         try:
             found = function(*given, **keywords)
