@@ -21,14 +21,14 @@ _WINDOWS = (
 
 
 @dataclass(frozen=True)
-class ComputedKey:
+class KeyExpression:
     """A key that is computed before the grouping: a name, and an expression of Spark SQL."""
 
     name: str
     text: str
 
 
-Key: TypeAlias = str | TimeWindow | SessionWindow | ComputedKey
+Key: TypeAlias = str | TimeWindow | SessionWindow | KeyExpression
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _key(node: SyntaxNode) -> Key:
                 hint=f'leave out alias(), and rename it after agg(...): .select("{called} AS {alias}", ...)',
             )
         case Alias(value, name):
-            return ComputedKey(name, readable(value))
+            return KeyExpression(name, readable(value))
     raise DataflowError(f"the key {readable(node)} has no name", hint='give it one: .alias("key")')
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -36,7 +36,7 @@ MOST_LOCATIONS = MOST_ITEMS
 
 
 @dataclass(frozen=True)
-class SqlText(Text):
+class ExpressionText(Text):
     """Expressions as Spark SQL text; a Column of PySpark becomes its text. ``alias``: with its name."""
 
     alias: bool = False
@@ -84,6 +84,19 @@ class Several(Rule):
         return (self.item.check(value, name),)
 
 
+@dataclass(frozen=True)
+class ByName(Rule):
+    """Values by name, as ``{"twice": "v * 2"}``."""
+
+    item: Rule
+
+    def check(self, value: Any, name: str) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise Refused(f"{name} is {a_type(value)}", hint=f'write {name} as {{"name": ...}}')
+        keys = ListOf(OneLine()).check(value.keys(), name)
+        return {key: self.item.check(value[key], key) for key in keys}
+
+
 def chained(several: Iterable[Any]) -> tuple[Any, ...]:
     """Return the values of arguments with the rule ``Several``."""
     return tuple(one for values in several for one in values)
@@ -103,13 +116,15 @@ Place = Annotated[str, OneLine()]
 Expression: TypeAlias = str | SparkColumn
 """Spark SQL text, or a Column of PySpark in its place."""
 Columns = Annotated[str | Sequence[str], Several(ColumnText())]
-Condition = Annotated[Expression, SqlText(example='where("v > 5")')]
+Condition = Annotated[Expression, ExpressionText(example='where("v > 5")')]
 Projections = Annotated[
-    Expression | Sequence[Expression], Several(SqlText(example='select("id", "v * 2 AS twice")', alias=True))
+    Expression | Sequence[Expression], Several(ExpressionText(example='select("id", "v * 2 AS twice")', alias=True))
 ]
-Computed = Annotated[Expression, SqlText(example='with_columns(twice="v * 2")')]
-Aggregated = Annotated[Expression, SqlText(example='agg(mean="avg(v)")')]
-NamedAggregate = Annotated[Expression, SqlText(example='agg("avg(v) AS mean")', alias=True)]
+Computed = Annotated[Expression, ExpressionText(example='with_columns(twice="v * 2")')]
+ComputedByName = Annotated[Mapping[str, Expression], ByName(ExpressionText(example='withColumns({"twice": "v * 2"})'))]
+NewNames = Annotated[Mapping[str, str], ByName(ColumnText())]
+Aggregated = Annotated[Expression, ExpressionText(example='agg(mean="avg(v)")')]
+NamedAggregate = Annotated[Expression, ExpressionText(example='agg("avg(v) AS mean")', alias=True)]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -19,18 +19,20 @@ from headwater.dataflow import habits, sinks, stateful
 from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import ArgumentGuard
 from headwater.dataflow.function import PythonFunction, accepts
-from headwater.dataflow.keys import ComputedKey, Keys
+from headwater.dataflow.keys import KeyExpression, Keys
 from headwater.dataflow.settings import (
     Aggregated,
     Bound,
     ColumnName,
     Columns,
     Computed,
+    ComputedByName,
     Condition,
     Duration,
     DurationOrNone,
     Label,
     NamedAggregate,
+    NewNames,
     Option,
     Place,
     Projections,
@@ -43,7 +45,7 @@ from headwater.dataflow.settings import (
 )
 from headwater.dataflow.types import StreamType
 from headwater.sql.expressions import parse_projection
-from headwater.sql.generators import Exploded, exploded_of
+from headwater.sql.generators import ArrayRows, exploded_of
 from headwater.sql.lexer import quoted
 from headwater.sql.parser import parse_item
 from headwater.sql.printer import readable
@@ -152,7 +154,7 @@ class Stream(habits.NameGuard):
                 pairs.append((exploded.name, quoted(free)))
         return stream._then(ops.Select, columns=tuple(pairs))
 
-    def _with_elements(self, exploded: Exploded) -> tuple[Stream, str]:
+    def _with_elements(self, exploded: ArrayRows) -> tuple[Stream, str]:
         """Return the stream with a row for each element, and the name of the element's column."""
         taken = {c.lower() for c in self.columns}
         names = (exploded.name, *(f"{exploded.name}_{i}" for i in range(2, len(taken) + 3)))
@@ -171,17 +173,48 @@ class Stream(habits.NameGuard):
         pairs = [given.pop(c.lower(), (c, quoted(c))) for c in self.columns]
         return self._then(ops.Select, columns=tuple((*pairs, *given.values())))
 
+    def withColumn(self, name: ColumnName, column: Computed) -> Stream:
+        """Add a column, or replace that of the same name: ``withColumn("twice", F.col("v") * 2)``."""
+        return self.withColumns({name: column})
+
+    def withColumns(self, columns: ComputedByName) -> Stream:
+        """Add columns, or replace those of the same name: ``withColumns({"twice": F.col("v") * 2})``."""
+        stream, plain = self, dict[str, Any]()
+        for name, text in columns.items():
+            exploded = exploded_of(text_of(text))
+            if exploded is None:
+                plain[name] = text
+            else:
+                stream, free = stream._with_elements(replace(exploded, name=name))
+                plain[name] = quoted(free)
+        added = stream.with_columns(**plain)
+        extra = [c for c in stream.columns if c not in self.columns and c not in columns]
+        return added.drop(*extra) if extra else added
+
+    def withColumnRenamed(self, existing: ColumnName, new: ColumnName) -> Stream:
+        """Rename a column."""
+        return self.withColumnsRenamed({existing: new})
+
+    def withColumnsRenamed(self, names: NewNames) -> Stream:
+        """Rename columns: ``withColumnsRenamed({"v": "value"})``."""
+        self._require_columns(names, "withColumnsRenamed")
+        new = {existing.lower(): name for existing, name in names.items()}
+        return self._then(ops.Select, columns=tuple((new.get(c.lower(), c), quoted(c)) for c in self.columns))
+
     def drop(self, *columns: ColumnName) -> Stream:
         """Drop columns."""
+        self._require_columns(columns, "drop")
         gone = {c.lower() for c in columns}
-        unknown = gone - {c.lower() for c in self.columns}
+        return self._then(ops.Select, columns=tuple((c, quoted(c)) for c in self.columns if c.lower() not in gone))
+
+    def _require_columns(self, names: Iterable[str], method: str) -> None:
+        unknown = {c.lower() for c in names} - {c.lower() for c in self.columns}
         if unknown:
             raise DataflowError(
                 f"no column {cut(', '.join(sorted(unknown)), 200)}",
-                where=f"drop after '{self.operator.id}'",
+                where=self._place_of(method),
                 hint=f"the columns are {cut(', '.join(self.columns), 600)}",
             )
-        return self._then(ops.Select, columns=tuple((c, quoted(c)) for c in self.columns if c.lower() not in gone))
 
     def explode(
         self, expression: Computed, alias: ColumnName, *, position: ColumnName | None = None, outer: bool = False
@@ -237,8 +270,8 @@ class Stream(habits.NameGuard):
         A key that is an expression, ``F.upper("machine").alias("name")``, becomes a column first.
         """
         found = chained(keys)
-        computed = {k.name: k.text for k in found if isinstance(k, ComputedKey)}
-        names = tuple(k.name if isinstance(k, ComputedKey) else k for k in found)
+        computed = {k.name: k.text for k in found if isinstance(k, KeyExpression)}
+        names = tuple(k.name if isinstance(k, KeyExpression) else k for k in found)
         windows = [k for k in names if not isinstance(k, str)]
         where = f"group_by after '{self.operator.id}'"
         if len(windows) > 1:
@@ -262,9 +295,9 @@ class Stream(habits.NameGuard):
         """
         return Counted(self, size, slide, _tuple(keys), _tuple(order_by))
 
-    def drop_duplicates(self, *columns: ColumnName) -> Stream:
+    def drop_duplicates(self, *columns: Columns) -> Stream:
         """Drop rows equal in these columns (default all) to one seen within the watermark's delay."""
-        return self._then(stateful.Dedup, keys=columns or tuple(self.columns))
+        return self._then(stateful.Dedup, keys=chained(columns) or tuple(self.columns))
 
     drop_duplicates_within_watermark = drop_duplicates
 
@@ -375,6 +408,16 @@ class Stream(habits.NameGuard):
 
         text = self.schema.text
         return self.scan(filter_acc, text, keys=keys, order_by=order_by, initial=initial, keeps_keys=True)
+
+    # ------------------------------------------------------------ PySpark's names
+
+    groupBy = groupby = group_by
+    withWatermark = with_watermark
+    dropDuplicates = dropDuplicatesWithinWatermark = drop_duplicates
+    selectExpr = select
+    unionByName = union
+    mapInArrow = map_batches
+    printSchema = print_schema
 
     # ------------------------------------------------------------ sinks
 

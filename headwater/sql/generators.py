@@ -13,7 +13,7 @@ _OUTER = {"explode": False, "explode_outer": True}
 
 
 @dataclass(frozen=True)
-class Exploded:
+class ArrayRows:
     """An item that gives a row for each element of an array, as column ``name``."""
 
     array: str
@@ -21,7 +21,7 @@ class Exploded:
     outer: bool
 
 
-def exploded_of(text: str) -> Exploded | None:
+def exploded_of(text: str) -> ArrayRows | None:
     """Return the explode that an item is, or None for other items; Spark's own name of the column is ``col``."""
     if not any(name in text.lower() for name in _OUTER):
         return None
@@ -32,4 +32,4 @@ def exploded_of(text: str) -> Exploded | None:
     value, name = (node.value, node.name) if isinstance(node, Alias) else (node, "col")
     if not isinstance(value, Call) or value.name not in _OUTER or len(value.arguments) != 1:
         return None
-    return Exploded(readable(value.arguments[0]), name, _OUTER[value.name])
+    return ArrayRows(readable(value.arguments[0]), name, _OUTER[value.name])
