@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
+from headwater.core.errors import DataflowError
 from headwater.core.rules import (
     MOST_ITEMS,
     AnyOf,
     FileName,
     Interval,
     Kind,
+    ListOf,
     Number,
     OneLine,
     Refused,
+    Rule,
     Span,
     Text,
     Whole,
     a_type,
 )
+from headwater.sql.columns import SparkColumn, column_text, column_tree, is_column
+from headwater.sql.syntax import Name
 
 MOST_WRITTEN = 2_000
 """Operators of a dataflow as it is written: Spark's planner needs minutes for far fewer in one unit."""
@@ -28,15 +34,97 @@ MOST_OPERATORS = 10_000
 MOST_LOCATIONS = MOST_ITEMS
 """Locations of a dataflow: its sources run once for each."""
 
-ColumnName = Annotated[str, OneLine()]
+
+@dataclass(frozen=True)
+class ExpressionText(Text):
+    """Expressions as Spark SQL text; a Column of PySpark becomes its text. ``alias``: with its name."""
+
+    alias: bool = False
+
+    def check(self, value: Any, name: str) -> str:
+        if is_column(value):
+            try:
+                value = column_text(value, alias=self.alias)
+            except DataflowError as error:
+                raise Refused(f"{name}: {error.what}", hint=error.hint) from error
+        return super().check(value, name)
+
+
+@dataclass(frozen=True)
+class ColumnText(OneLine):
+    """Names of columns; a Column of PySpark that is only a column becomes its name."""
+
+    def check(self, value: Any, name: str) -> str:
+        return super().check(column_name(value, name) if is_column(value) else value, name)
+
+
+def column_name(column: SparkColumn, name: str) -> str:
+    """Return the name of a Column that computes nothing; raise Refused for others."""
+    try:
+        node = column_tree(column)
+    except DataflowError as error:
+        raise Refused(f"{name}: {error.what}", hint=error.hint) from error
+    if not isinstance(node, Name) or len(node.parts) > 1:
+        raise Refused(
+            f"{name} is {column_text(column)}, an expression where the name of a column is wanted",
+            hint='name it before: .with_columns(x="...")',
+        )
+    return node.parts[0]
+
+
+@dataclass(frozen=True)
+class Several(Rule):
+    """One value, or a list of them: ``select("a", "b")`` and ``select(["a", "b"])``."""
+
+    item: Rule
+
+    def check(self, value: Any, name: str) -> tuple[Any, ...]:
+        if isinstance(value, list | tuple):
+            return ListOf(self.item).check(value, name)
+        return (self.item.check(value, name),)
+
+
+@dataclass(frozen=True)
+class ByName(Rule):
+    """Values by name, as ``{"twice": "v * 2"}``."""
+
+    item: Rule
+
+    def check(self, value: Any, name: str) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise Refused(f"{name} is {a_type(value)}", hint=f'write {name} as {{"name": ...}}')
+        keys = ListOf(OneLine()).check(value.keys(), name)
+        return {key: self.item.check(value[key], key) for key in keys}
+
+
+def chained(several: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the values of arguments with the rule ``Several``."""
+    return tuple(one for values in several for one in values)
+
+
+def text_of(value: str | SparkColumn) -> str:
+    """Return an expression: its rule has made text of a Column."""
+    assert isinstance(value, str)
+    return value
+
+
+ColumnName = Annotated[str, ColumnText()]
 Label = Annotated[str, FileName()]
 Place = Annotated[str, OneLine()]
 """Paths, topics, URLs, addresses, tables, names of secrets."""
 
-Condition = Annotated[str, Text(example='where("v > 5")')]
-Projection = Annotated[str, Text(example='select("id", "v * 2 AS twice")')]
-Computed = Annotated[str, Text(example='with_columns(twice="v * 2")')]
-Aggregated = Annotated[str, Text(example='agg(mean="avg(v)")')]
+Expression: TypeAlias = str | SparkColumn
+"""Spark SQL text, or a Column of PySpark in its place."""
+Columns = Annotated[str | Sequence[str], Several(ColumnText())]
+Condition = Annotated[Expression, ExpressionText(example='where("v > 5")')]
+Projections = Annotated[
+    Expression | Sequence[Expression], Several(ExpressionText(example='select("id", "v * 2 AS twice")', alias=True))
+]
+Computed = Annotated[Expression, ExpressionText(example='with_columns(twice="v * 2")')]
+ComputedByName = Annotated[Mapping[str, Expression], ByName(ExpressionText(example='withColumns({"twice": "v * 2"})'))]
+NewNames = Annotated[Mapping[str, str], ByName(ColumnText())]
+Aggregated = Annotated[Expression, ExpressionText(example='agg(mean="avg(v)")')]
+NamedAggregate = Annotated[Expression, ExpressionText(example='agg("avg(v) AS mean")', alias=True)]
 
 
 @dataclass(frozen=True)

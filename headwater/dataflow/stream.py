@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -19,32 +19,41 @@ from headwater.dataflow import habits, sinks, stateful
 from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import ArgumentGuard
 from headwater.dataflow.function import PythonFunction, accepts
+from headwater.dataflow.keys import KeyExpression, Keys
 from headwater.dataflow.settings import (
     Aggregated,
     Bound,
     ColumnName,
+    Columns,
     Computed,
+    ComputedByName,
     Condition,
     Duration,
     DurationOrNone,
     Label,
+    NamedAggregate,
+    NewNames,
     Option,
     Place,
-    Projection,
+    Projections,
     SchemaOf,
     ShownRows,
     TopRows,
     WindowRows,
+    chained,
+    text_of,
 )
 from headwater.dataflow.types import StreamType
 from headwater.sql.expressions import parse_projection
+from headwater.sql.generators import ArrayRows, exploded_of
 from headwater.sql.lexer import quoted
+from headwater.sql.parser import parse_item
+from headwater.sql.printer import canonical
 from headwater.sql.rewrite import row_json, row_struct
 from headwater.sql.schema import Schema
+from headwater.sql.syntax import Alias
 
 _NUMBER = re.compile(r"([0-9.]+)")
-
-Columns = ColumnName | Sequence[ColumnName]
 
 
 class Registry(Protocol):
@@ -130,17 +139,31 @@ class Stream(habits.NameGuard):
 
     filter = where
 
-    def select(self, *columns: Projection) -> Stream:
-        """Compute columns: ``select("id", "v * 2 AS twice", "window.start AS start")``."""
+    def select(self, *columns: Projections) -> Stream:
+        """Compute columns: ``select("id", "v * 2 AS twice", F.col("window.start").alias("start"))``.
+
+        ``explode(items) AS item`` gives a row for each element of the array.
+        """
         where = f"select after '{self.operator.id}'"
-        pairs: list[tuple[str, str]] = []
-        for text in columns:
-            pairs += [(name, e.text) for name, e in parse_projection(text, self.schema, where=where)]
-        return self._then(ops.Select, columns=tuple(pairs))
+        stream, pairs = self, list[tuple[str, str]]()
+        for text in chained(columns):
+            if (exploded := exploded_of(text)) is None:
+                pairs += [(name, e.text) for name, e in parse_projection(text, self.schema, where=where)]
+            else:
+                stream, free = stream._with_elements(exploded)
+                pairs.append((exploded.name, quoted(free)))
+        return stream._then(ops.Select, columns=tuple(pairs))
+
+    def _with_elements(self, exploded: ArrayRows) -> tuple[Stream, str]:
+        """Return the stream with a row for each element, and the name of the element's column."""
+        taken = {c.lower() for c in self.columns}
+        names = (exploded.name, *(f"{exploded.name}_{i}" for i in range(2, len(taken) + 3)))
+        free = next(n for n in names if n.lower() not in taken)
+        return self.explode(exploded.array, free, outer=exploded.outer), free
 
     def with_columns(self, **columns: Computed) -> Stream:
         """Add columns, or replace those of the same name: ``with_columns(twice="v * 2")``."""
-        given = {k.lower(): (k, v) for k, v in columns.items()}
+        given = {k.lower(): (k, text_of(v)) for k, v in columns.items()}
         if len(given) < len(columns):
             raise DataflowError(
                 "two columns differ only by case",
@@ -150,20 +173,51 @@ class Stream(habits.NameGuard):
         pairs = [given.pop(c.lower(), (c, quoted(c))) for c in self.columns]
         return self._then(ops.Select, columns=tuple((*pairs, *given.values())))
 
+    def withColumn(self, name: ColumnName, column: Computed) -> Stream:
+        """Add a column, or replace that of the same name: ``withColumn("twice", F.col("v") * 2)``."""
+        return self.withColumns({name: column})
+
+    def withColumns(self, columns: ComputedByName) -> Stream:
+        """Add columns, or replace those of the same name: ``withColumns({"twice": F.col("v") * 2})``."""
+        stream, plain = self, dict[str, Any]()
+        for name, text in columns.items():
+            exploded = exploded_of(text_of(text))
+            if exploded is None:
+                plain[name] = text
+            else:
+                stream, free = stream._with_elements(replace(exploded, name=name))
+                plain[name] = quoted(free)
+        added = stream.with_columns(**plain)
+        extra = [c for c in stream.columns if c not in self.columns and c not in columns]
+        return added.drop(*extra) if extra else added
+
+    def withColumnRenamed(self, existing: ColumnName, new: ColumnName) -> Stream:
+        """Rename a column."""
+        return self.withColumnsRenamed({existing: new})
+
+    def withColumnsRenamed(self, names: NewNames) -> Stream:
+        """Rename columns: ``withColumnsRenamed({"v": "value"})``."""
+        self._require_columns(names, "withColumnsRenamed")
+        new = {existing.lower(): name for existing, name in names.items()}
+        return self._then(ops.Select, columns=tuple((new.get(c.lower(), c), quoted(c)) for c in self.columns))
+
     def drop(self, *columns: ColumnName) -> Stream:
         """Drop columns."""
+        self._require_columns(columns, "drop")
         gone = {c.lower() for c in columns}
-        unknown = gone - {c.lower() for c in self.columns}
+        return self._then(ops.Select, columns=tuple((c, quoted(c)) for c in self.columns if c.lower() not in gone))
+
+    def _require_columns(self, names: Iterable[str], method: str) -> None:
+        unknown = {c.lower() for c in names} - {c.lower() for c in self.columns}
         if unknown:
             raise DataflowError(
                 f"no column {cut(', '.join(sorted(unknown)), 200)}",
-                where=f"drop after '{self.operator.id}'",
+                where=self._place_of(method),
                 hint=f"the columns are {cut(', '.join(self.columns), 600)}",
             )
-        return self._then(ops.Select, columns=tuple((c, quoted(c)) for c in self.columns if c.lower() not in gone))
 
     def explode(
-        self, expression: str, alias: ColumnName, *, position: ColumnName | None = None, outer: bool = False
+        self, expression: Computed, alias: ColumnName, *, position: ColumnName | None = None, outer: bool = False
     ) -> Stream:
         """Return one row per element of an array, as column ``alias`` (and its index as ``position``)."""
         return self._then(ops.Explode, expression=expression, alias=alias, position=position, outer=outer)
@@ -210,14 +264,27 @@ class Stream(habits.NameGuard):
         """
         return self._then(ops.Watermark, column=column, delay=delay, idle_after=idle_after)
 
-    def group_by(self, *keys: ColumnName | stateful.TimeWindow | stateful.SessionWindow) -> Grouped:
-        """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``."""
-        windows = [k for k in keys if not isinstance(k, str)]
+    def group_by(self, *keys: Keys) -> Grouped:
+        """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``.
+
+        A key that is an expression, ``F.upper("machine").alias("name")``, becomes a column first.
+        """
+        found = chained(keys)
+        computed = {k.name: k.text for k in found if isinstance(k, KeyExpression)}
+        names = tuple(k.name if isinstance(k, KeyExpression) else k for k in found)
+        windows = [k for k in names if not isinstance(k, str)]
+        where = f"group_by after '{self.operator.id}'"
         if len(windows) > 1:
+            raise DataflowError("group_by has more than one window", where=where, hint="keep one")
+        clash = {c.lower() for c in self.columns} & {c.lower() for c in computed}
+        if clash:
             raise DataflowError(
-                "group_by has more than one window", where=f"group_by after '{self.operator.id}'", hint="keep one"
+                f"a key has the name of a column: {cut(', '.join(sorted(clash)), 200)}",
+                where=where,
+                hint="give the key another name with alias(...)",
             )
-        return Grouped(self, windows[0] if windows else None, tuple(k for k in keys if isinstance(k, str)))
+        stream = self.with_columns(**computed) if computed else self
+        return Grouped(stream, windows[0] if windows else None, tuple(k for k in names if isinstance(k, str)))
 
     def count_window(
         self, size: WindowRows, slide: WindowRows | None = None, *, keys: Columns = (), order_by: Columns
@@ -228,9 +295,9 @@ class Stream(habits.NameGuard):
         """
         return Counted(self, size, slide, _tuple(keys), _tuple(order_by))
 
-    def drop_duplicates(self, *columns: ColumnName) -> Stream:
+    def drop_duplicates(self, *columns: Columns) -> Stream:
         """Drop rows equal in these columns (default all) to one seen within the watermark's delay."""
-        return self._then(stateful.Dedup, keys=columns or tuple(self.columns))
+        return self._then(stateful.Dedup, keys=chained(columns) or tuple(self.columns))
 
     drop_duplicates_within_watermark = drop_duplicates
 
@@ -342,6 +409,16 @@ class Stream(habits.NameGuard):
         text = self.schema.text
         return self.scan(filter_acc, text, keys=keys, order_by=order_by, initial=initial, keeps_keys=True)
 
+    # ------------------------------------------------------------ PySpark's names
+
+    groupBy = groupby = group_by
+    withWatermark = with_watermark
+    dropDuplicates = dropDuplicatesWithinWatermark = drop_duplicates
+    selectExpr = select
+    unionByName = union
+    mapInArrow = map_batches
+    printSchema = print_schema
+
     # ------------------------------------------------------------ sinks
 
     @property
@@ -400,11 +477,10 @@ class Grouped(habits.NameGuard):
     window: stateful.TimeWindow | stateful.SessionWindow | None
     keys: tuple[str, ...]
 
-    def agg(self, **aggregates: Aggregated) -> Stream:
-        """Compute aggregates per group: ``agg(n="count(*)", mean="avg(v)")``."""
-        return self.stream._then(
-            stateful.Aggregate, window=self.window, keys=self.keys, aggregates=tuple(aggregates.items())
-        )
+    def agg(self, *columns: NamedAggregate, **aggregates: Aggregated) -> Stream:
+        """Compute aggregates per group: ``agg(n="count(*)", mean="avg(v)")``, ``agg(F.avg("v").alias("mean"))``."""
+        found = _aggregates(columns, aggregates, self._place_of("agg"))
+        return self.stream._then(stateful.Aggregate, window=self.window, keys=self.keys, aggregates=found)
 
     def count(self) -> Stream:
         """Count the rows of each group, as column ``count``."""
@@ -430,7 +506,7 @@ class Counted(ArgumentGuard):
     def _place_of(self, method: str) -> str:
         return f"count_window.{method} after '{self.stream.operator.id}'"
 
-    def agg(self, **aggregates: Aggregated) -> Stream:
+    def agg(self, *columns: NamedAggregate, **aggregates: Aggregated) -> Stream:
         """Compute aggregates per window."""
         return self.stream._then(
             stateful.CountWindow,
@@ -438,7 +514,7 @@ class Counted(ArgumentGuard):
             order_by=self.order_by,
             size=self.size,
             slide=self.slide,
-            aggregates=tuple(aggregates.items()),
+            aggregates=_aggregates(columns, aggregates, self._place_of("agg")),
         )
 
 
@@ -482,8 +558,8 @@ class Writer(habits.NameGuard):
         bootstrap_servers: Place,
         topic: Place,
         *,
-        key: str | None = None,
-        value: str | None = None,
+        key: Computed | None = None,
+        value: Computed | None = None,
         delivery: Literal["exactly_once", "at_least_once"] = "exactly_once",
         user_env: Place | None = None,
         password_env: Place | None = None,
@@ -494,7 +570,7 @@ class Writer(habits.NameGuard):
         ``options`` are librdkafka's, with ``_`` for ``.``: ``compression_type="zstd"``. ``user_env`` and
         ``password_env`` name secrets, ``HEADWATER_SECRET_...``.
         """
-        columns = [f"{value or row_json(self.stream.columns)} AS value"]
+        columns = [f"{row_json(self.stream.columns) if value is None else value} AS value"]
         columns += [f"{key} AS key"] if key is not None else []
         return Writer(self.stream.select(*columns))._sink(
             sinks.KafkaSink,
@@ -559,6 +635,24 @@ class WrittenStream(ArgumentGuard):
 
 def _tuple(columns: Columns) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _aggregates(
+    columns: Sequence[NamedAggregate], named: Mapping[str, Aggregated], where: str
+) -> tuple[tuple[str, str], ...]:
+    """Return aggregates as pairs of name and expression, those in the form ``avg(v) AS mean`` first."""
+    found: list[tuple[str, str]] = []
+    for column in columns:
+        try:
+            node = parse_item(text_of(column))
+        except DataflowError as error:
+            raise DataflowError(error.what, where=where, hint=error.hint) from error
+        if not isinstance(node, Alias):
+            raise DataflowError(
+                f"{canonical(node)} has no name", where=where, hint='give it one: .alias("name"), or agg(name=...)'
+            )
+        found.append((node.name, canonical(node.value)))
+    return (*found, *((name, text_of(text)) for name, text in named.items()))
 
 
 def schema_text(schema: str, where: str) -> str:

@@ -207,6 +207,8 @@ class Inference:
 
     def _subscript(self, node: Subscript) -> Typed:
         value, index = self.walk(node.value), self.walk(node.index)
+        if _holds_structs(value.type) and index.constant is not None and isinstance(index.constant.value, str):
+            return self._field(value, index.constant.value)
         taken = Subscript(value.node, index.node)
         match value.type:
             case ArrayType(element) if index.type in INTEGRAL:
@@ -382,6 +384,10 @@ def _below(node: SyntaxNode) -> list[SyntaxNode]:
     for child in found:
         found.extend(child.children)
     return found
+
+
+def _holds_structs(found: DataType) -> bool:
+    return isinstance(found.element if isinstance(found, ArrayType) else found, StructType)
 
 
 def _cast_hint(value: Typed, wanted: DataType) -> str:

@@ -58,7 +58,7 @@ def printed(node: SyntaxNode) -> str:
 
 
 def canonical(node: SyntaxNode) -> str:
-    """Print a tree whose names are resolved as canonical text."""
+    """Print a tree as canonical text: back-quotes only where a reader of the text needs them."""
     return _CanonicalPrinter().text(node)
 
 

@@ -45,13 +45,12 @@ def test_names_of_pyspark_are_answered_with_the_line_to_write() -> None:
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [
-        (lambda s: s.groupBy("id"), "write .group_by("),
-        (lambda s: s.withColumn("w", "v"), "write .with_columns("),
+        (lambda s: s.orderBy("id"), "write .top_k("),
         (lambda s: s.v, 'where("v > 5")'),
         (lambda s: s.wher("v > 5"), "did you mean 'where'?"),
         (lambda s: s.write.parquets("out"), "did you mean 'parquet'?"),
         (lambda s: s.where(["v > 5"]), 'write SQL as text: where("v > 5")'),
-        (lambda s: s.select(["id", "v"]), 'select("id"'),
+        (lambda s: s.select({"id", "v"}), 'select("id"'),
         (lambda s: s.with_columns(w=5), 'with_columns(twice="v * 2")'),
         (lambda s: s.with_watermark("ts", "1 s").group_by("id").agg(n=5), 'agg(mean="avg(v)")'),
         (lambda s: s.map_batches(list, ["id int"]), "id int, ts timestamp"),
@@ -86,15 +85,20 @@ def test_a_stream_shows_its_columns_and_can_be_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ['rows.where(F.col("v") > 5)', "rows.where(F.udf(lambda v: v)('v'))", "rows.where(F.lit(1) == 1)"]
+    ("line", "hint"),
+    [
+        ("rows.where(F.udf(lambda v: v)('v'))", ".map_batches("),
+        ("rows.where(F.row_number().over(Window.partitionBy('id').orderBy('v')) == 1)", "F.window(...)"),
+        ("SparkSession.builder.getOrCreate().range(5).show() or rows", "start no session here"),
+    ],
 )
-def test_functions_of_pyspark_are_answered_at_the_line(line: str, tmp_path: Path) -> None:
+def test_what_needs_a_spark_is_answered_at_the_line(line: str, hint: str, tmp_path: Path) -> None:
     file = tmp_path / "flow.py"
     file.write_text(
-        "import headwater as hw\nfrom pyspark.sql import functions as F\n"
+        "import headwater as hw; from pyspark.sql import SparkSession, Window\nfrom pyspark.sql import functions as F\n"
         f"b = hw.flow('f')\nrows = b.read.json('in', '{SCHEMA}')\n{line}.write.memory('out')\n"
     )
     with pytest.raises(DataflowError) as raised:
         loading.load_dataflow(str(file))
     assert raised.value.where is not None and "flow.py:5" in raised.value.where
-    assert raised.value.hint is not None and "SQL" in raised.value.hint
+    assert raised.value.hint is not None and hint in raised.value.hint

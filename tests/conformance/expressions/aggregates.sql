@@ -110,3 +110,7 @@ percentile_approx(a, array(0.25, 0.75))[0]
 regr_intercept(d, d) + regr_r2(d, d) + regr_avgx(d, d) + regr_avgy(d, d)
 stddev(d) / avg(d)
 1 + count(*)
+mode(str, false)
+percentile(a, 0.5, 1)
+percentile(a, array(0.5), b)
+first(st['x'])
