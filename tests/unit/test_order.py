@@ -20,7 +20,9 @@ from headwater.plan.steps import (
     AnyStep,
     CanarySettings,
     Check,
+    Drain,
     Finish,
+    Forget,
     FormerOutput,
     Start,
     Step,
@@ -75,6 +77,19 @@ def test_former_output_is_settled_before_a_deployment_first_writes_to_a_sink() -
     joined = diff(pool, replace(other.wanted, pooled=True))
     settled = [s.sinks for s in steps_of(joined) if isinstance(s, FormerOutput)]
     assert settled == [("out",)] * len(sinks), "a dataflow that joins a pool is treated alike"
+
+
+def test_a_stopped_reader_reads_the_rows_left_before_a_change_removes_it() -> None:
+    decided = between(FIRST, replace(FIRST, upper="site"))
+    plan = FIRST.plan()
+    old = plan_id(plan)
+    stopped = {key: replace(s, runs=False) for key, s in unit_statuses_of(plan).items()}
+    steps = steps_to(decided, stopped, {old: plan, plan_id(decided.wanted): decided.wanted})
+    found = [(s.kind, s.unit) for s in steps if s.plan == old and isinstance(s, Start | Drain | Stop | Forget)]
+    assert found == [
+        *(("start", "out@C1"), ("drain", "out@C1"), ("stop", "out@C1"), ("forget", "out@C1")),
+        *(("forget", "AD@S2"), ("forget", "AD@S1")),
+    ]
 
 
 def test_gates_are_where_no_channel_is_half_changed() -> None:
