@@ -43,7 +43,7 @@ from headwater.core.errors import ChannelError, DeploymentError, HeadwaterError,
 from headwater.core.jsonform import dump, load
 from headwater.core.permissions import OPEN, Permissions
 from headwater.core.requirement import Capabilities
-from headwater.disk.durable import read_note, write_atomically
+from headwater.disk.durable import make_directory, read_note, write_atomically
 from headwater.disk.settings import UnitSettings
 from headwater.plan.port import Fence, Stamp
 from headwater.plan.spec import UnitSpec
@@ -114,7 +114,7 @@ class Agent:
 
     def begin(self) -> None:
         """Resume the units that were to run when the agent last ended."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         for name in self._remembered():
             self._open(name)
         self._guard.start()

@@ -28,7 +28,7 @@ from headwater.core.address import Address
 from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, SpecUnknown, Unavailable
 from headwater.core.jsonform import dump, load
 from headwater.core.metrics import Progress
-from headwater.disk.durable import write_atomically, write_first
+from headwater.disk.durable import make_directory, write_atomically, write_first
 from headwater.disk.layout import sink_name
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import NodeReport, Replayed, TakeStamp
@@ -310,7 +310,7 @@ class Agents:
         if remote or has_token():
             return SiteSecret.read()
         file = self.home / "token"
-        self.home.mkdir(parents=True, exist_ok=True)
+        make_directory(self.home)
         write_first(file, secrets.token_urlsafe(24), mode=0o600)
         return SiteSecret.parse(file.read_text().strip(), where=str(file))
 
@@ -321,7 +321,7 @@ class Agents:
         return found["address"] if found else self._start(zone, directory)
 
     def _start(self, zone: str, directory: Path) -> str:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         listen = _listen_again(directory)
         credential = self._secret(remote=False).of(zone).text
         environment = {**os.environ, TOKEN_ENV: credential, "PYTHONUNBUFFERED": "1"}

@@ -39,7 +39,7 @@ from headwater.core.errors import (
 from headwater.core.jsonform import dump_json
 from headwater.core.metrics import Progress
 from headwater.dataflow.sinks import ConsoleSink, MemorySink
-from headwater.disk.durable import read_note, write_atomically
+from headwater.disk.durable import make_directory, read_note, write_atomically
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
 from headwater.plan.document import inherit
@@ -124,7 +124,7 @@ class LocalRun:
         Raises DeploymentError where the plan cannot replace the stored one, or that has finished.
         """
         self._began = time.monotonic()
-        self.layout.root.mkdir(parents=True, exist_ok=True)
+        make_directory(self.layout.root)
         self._endpoint.session()
         with closing(Store(self.layout.root / STORE)) as store:
             take_over(self.plan, self.layout, store)

@@ -271,7 +271,9 @@ def _wait(stop: threading.Event, ended: threading.Event, seconds: float) -> bool
 @contextlib.contextmanager
 def _only_one(directory: Path) -> Iterator[None]:
     """Keep a second run out of a directory: it would end the first one's Spark."""
-    directory.mkdir(parents=True, exist_ok=True)
+    from headwater.disk.durable import make_directory
+
+    make_directory(directory)
     with (directory / ".lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

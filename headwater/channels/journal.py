@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.core.errors import ChannelError
-from headwater.disk.durable import checksum, write_atomically, write_first
+from headwater.disk.durable import checksum, make_directory, write_atomically, write_first
 
 _CACHED = 2048  # entries kept in memory; they never change
 
@@ -42,8 +42,8 @@ class Journal:
 
     def create(self) -> None:
         """Make the directories."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.scratch.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory, fsync=self.fsync)
+        make_directory(self.scratch, fsync=self.fsync)
 
     def last(self) -> int:
         """Return the newest entry's number, -1 when there is none."""

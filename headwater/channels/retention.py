@@ -13,7 +13,7 @@ from typing import TypeVar
 from headwater.channels.entry import Floor
 from headwater.channels.readerid import check_reader
 from headwater.core.errors import ChannelError
-from headwater.disk.durable import read_sealed, sealed, write_atomically
+from headwater.disk.durable import make_directory, read_sealed, sealed, write_atomically
 
 T = TypeVar("T")
 _FLOOR = frozenset(f.name for f in fields(Floor))
@@ -28,7 +28,7 @@ class Retention:
 
     def create(self) -> None:
         """Make the directory of readers."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from headwater.channels.base import OnCorrupt
 from headwater.channels.segments import CorruptSegment, Segment, read_segment
 from headwater.core.errors import ChannelError
-from headwater.disk.durable import read_object, sweep, sweep_staged, sync_directory, write_atomically
+from headwater.disk.durable import (
+    make_directory,
+    read_object,
+    sweep,
+    sweep_staged,
+    sync_directory,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +39,7 @@ class SegmentStore:
     def create(self) -> None:
         """Make the directories."""
         for directory in (self._data, self._staging, self._quarantine):
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory, fsync=self._fsync)
 
     def sync(self) -> None:
         """Make data durable first, with the files that left staging, then staging with the new ones."""

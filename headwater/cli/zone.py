@@ -151,14 +151,14 @@ def zone(
     from headwater.channels.logserver import LogServer
     from headwater.core.address import PLAIN, TLS, is_loopback
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
-    from headwater.disk.durable import write_atomically
+    from headwater.disk.durable import make_directory, write_atomically
     from headwater.disk.settings import ChannelSettings, UnitSettings
     from headwater.spark.sparks import Sparks
     from headwater.tls.listener import clear_text_warning, listener_tls
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     directory = directory.resolve()
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     credential, derived = own_credential(name)
     if derived:
         logging.warning("this agent has the site secret: give it only its credential, by `headwater token %s`", name)

@@ -27,7 +27,7 @@ from headwater.channels.journal import Journal
 from headwater.channels.segments import Segment, conform, normal_schema
 from headwater.core.errors import ChannelError
 from headwater.core.jsonform import time_text
-from headwater.disk.durable import naming, sweep, sweep_staged, sync_directory
+from headwater.disk.durable import make_directory, naming, sweep, sweep_staged, sync_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -280,7 +280,7 @@ class _FileTask:
         if batch.num_rows == 0:
             return
         if self._out is None:
-            self._staging.mkdir(parents=True, exist_ok=True)
+            make_directory(self._staging, fsync=self._fsync)
             self._path = self._staging / f"{uuid.uuid4().hex}.{_EXTENSIONS[self._kind]}"
             self._schema = normal_schema(batch.schema)
             self._out = _FORMATS[self._kind](self._path, self._schema)

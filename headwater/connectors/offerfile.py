@@ -25,7 +25,7 @@ from headwater.connectors.deadletters import DeadLetter, local_path
 from headwater.connectors.globs import MARK, fits, is_glob
 from headwater.core.errors import DeploymentError
 from headwater.dataflow.sources import FileSource
-from headwater.disk.durable import sync_directory, write_atomically
+from headwater.disk.durable import make_directory, sync_directory, write_atomically
 from headwater.disk.layout import full_path
 
 _LONGEST = 120  # bytes of the old file's name that the new one keeps
@@ -57,7 +57,7 @@ class FileOffer:
     def make_ready(self) -> None:
         """Write the file durably, under the name that the source skips."""
         assert self.draft is not None
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path.parent)
         write_atomically(Path(self.draft), self._data)
 
     def offer(self) -> None:

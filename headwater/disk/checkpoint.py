@@ -11,7 +11,15 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headwater.core.errors import ChannelError, DeploymentError
-from headwater.disk.durable import read_note, read_sealed, sealed, sweep, write_atomically, write_first
+from headwater.disk.durable import (
+    make_directory,
+    read_note,
+    read_sealed,
+    sealed,
+    sweep,
+    write_atomically,
+    write_first,
+)
 
 AGAIN = "__"
 """In Spark's name of a source, separates the number of a further read."""
@@ -81,7 +89,7 @@ def cut_off(checkpoint: Path) -> bool:
 def begin_run(checkpoint: Path) -> str:
     """Record the start of a query; return the run that marks its batches when they publish."""
     marks = checkpoint / _MARKS
-    marks.mkdir(parents=True, exist_ok=True)
+    make_directory(marks)
     sweep(marks, time.time() - _STALE)
     run = secrets.token_hex(8)
     planned = newest_batch(checkpoint / "offsets")

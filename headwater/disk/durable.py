@@ -26,6 +26,20 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def make_directory(path: Path, *, fsync: bool = True) -> None:
+    """Make a directory and those above it where they are missing; ``fsync``: their names last, too.
+
+    Else a power cut may take a directory with all files in it that were synced.
+    """
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_directory(path.parent, fsync=fsync)
+    path.mkdir(exist_ok=True)
+    if fsync:
+        sync_directory(path.parent)
+
+
 def write_atomically(
     path: Path, text: str | bytes, *, scratch: Path | None = None, fsync: bool = True, mode: int = 0o666
 ) -> None:
@@ -36,7 +50,7 @@ def write_atomically(
     process's umask.
     """
     if scratch is None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent, fsync=fsync)
     with _draft(path, text, scratch=scratch, fsync=fsync, mode=mode) as temp:
         os.replace(temp, path)
     if fsync:

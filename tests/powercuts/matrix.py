@@ -85,7 +85,11 @@ def go_on(deployed: Deployed, expected: Mapping[str, pa.Table], endpoint: LocalE
         timer.cancel()
     if expired.is_set():
         return Outcome(cut, "wrong", f"no end within {_LONGEST:.0f} s")
-    differences = {sink: compare(table, found[sink]) for sink, table in expected.items()}
+    # A sink without rows is read back without columns.
+    got = {
+        sink: found[sink] if found[sink].num_rows else table.schema.empty_table() for sink, table in expected.items()
+    }
+    differences = {sink: compare(table, got[sink]) for sink, table in expected.items()}
     told = "; ".join(
         f"{sink}: lost {d.lost}, too many {d.duplicated}: {d.examples}" for sink, d in differences.items() if d
     )
