@@ -99,3 +99,5 @@ _.should_exit
 _.withColumnRenamed
 _.selectExpr
 _.printSchema
+_.dtypes
+_.toDF

@@ -55,6 +55,8 @@ class DataflowBuilder(habits.NameGuard):
         """Sources, as in ``spark.readStream``."""
         return Reader(self)
 
+    readStream = read
+
     def build(self) -> Dataflow:
         """Validate the dataflow and return it."""
         found: dict[str, ops.Operator] = {}

@@ -24,6 +24,7 @@ from headwater.core.rules import (
     a_type,
 )
 from headwater.sql.columns import SparkColumn, column_text, column_tree, is_column
+from headwater.sql.lexer import quoted
 from headwater.sql.syntax import Name
 
 MOST_WRITTEN = 2_000
@@ -97,6 +98,19 @@ class ByName(Rule):
         return {key: self.item.check(value[key], key) for key in keys}
 
 
+@dataclass(frozen=True)
+class AggregateRule(Rule):
+    """Aggregates as ``avg(v) AS mean``, or by column: ``{"v": "avg"}``."""
+
+    item: Rule
+
+    def check(self, value: Any, name: str) -> tuple[str, ...]:
+        if not isinstance(value, Mapping):
+            return (self.item.check(value, name),)
+        found = ByName(OneLine()).check(value, name)
+        return tuple(f"{function}({'*' if column == '*' else quoted(column)})" for column, function in found.items())
+
+
 def chained(several: Iterable[Any]) -> tuple[Any, ...]:
     """Return the values of arguments with the rule ``Several``."""
     return tuple(one for values in several for one in values)
@@ -124,20 +138,21 @@ Computed = Annotated[Expression, ExpressionText(example='with_columns(twice="v *
 ComputedByName = Annotated[Mapping[str, Expression], ByName(ExpressionText(example='withColumns({"twice": "v * 2"})'))]
 NewNames = Annotated[Mapping[str, str], ByName(ColumnText())]
 Aggregated = Annotated[Expression, ExpressionText(example='agg(mean="avg(v)")')]
-NamedAggregate = Annotated[Expression, ExpressionText(example='agg("avg(v) AS mean")', alias=True)]
+AggregateItems = Annotated[
+    Expression | Mapping[str, str], AggregateRule(ExpressionText(example='agg("avg(v) AS mean")', alias=True))
+]
 
 
 @dataclass(frozen=True)
 class SchemaText(Text):
-    """Schemas as text; a StructType is answered with its text."""
+    """Schemas as text; a StructType of PySpark becomes its text."""
 
     def check(self, value: Any, name: str) -> str:
         if isinstance(value, str) and value.strip():
             return super().check(value, name)
         fields = getattr(value, "fields", None)
-        if type(value).__name__ == "StructType" and fields is not None:
-            text = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in fields)
-            raise Refused("a StructType where text is wanted", hint=f'write the schema as "{text}"')
+        if type(value).__name__ == "StructType" and fields:
+            return super().check(", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in fields), name)
         what = "an empty schema" if isinstance(value, str) else a_type(value)
         raise Refused(f"{what} where a schema is wanted", hint='write "id int, ts timestamp, v double"')
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 from headwater.core.errors import DataflowError, HeadwaterError
 from headwater.core.requirement import Requirement
@@ -22,6 +22,7 @@ from headwater.dataflow.function import PythonFunction, accepts
 from headwater.dataflow.keys import KeyExpression, Keys
 from headwater.dataflow.settings import (
     Aggregated,
+    AggregateItems,
     Bound,
     ColumnName,
     Columns,
@@ -31,7 +32,6 @@ from headwater.dataflow.settings import (
     Duration,
     DurationOrNone,
     Label,
-    NamedAggregate,
     NewNames,
     Option,
     Place,
@@ -47,6 +47,7 @@ from headwater.dataflow.types import StreamType
 from headwater.sql.expressions import parse_projection
 from headwater.sql.generators import ArrayRows, exploded_of
 from headwater.sql.lexer import quoted
+from headwater.sql.naming import spark_name
 from headwater.sql.parser import parse_item
 from headwater.sql.printer import canonical
 from headwater.sql.rewrite import row_json, row_struct
@@ -103,6 +104,17 @@ class Stream(habits.NameGuard):
     def columns(self) -> list[str]:
         """The names of the columns."""
         return list(self.shape.schema.names)
+
+    @property
+    def dtypes(self) -> list[tuple[str, str]]:
+        """The names of the columns and their types, as text."""
+        return [(column.name, column.type.text) for column in self.schema.columns]
+
+    isStreaming = True
+
+    def __getitem__(self, name: str) -> NoReturn:
+        """Refuse ``stream["v"]`` with the line to write."""
+        raise self._unknown(str(name))
 
     def print_schema(self) -> None:
         """Print the columns and their types as PySpark does."""
@@ -416,6 +428,21 @@ class Stream(habits.NameGuard):
     dropDuplicates = dropDuplicatesWithinWatermark = drop_duplicates
     selectExpr = select
     unionByName = union
+
+    def distinct(self) -> Stream:
+        """Drop rows equal in all columns to one seen within the watermark's delay."""
+        return self.drop_duplicates()
+
+    def toDF(self, *names: ColumnName) -> Stream:
+        """Give all columns new names, in their order."""
+        if len(names) != len(self.columns):
+            raise DataflowError(
+                f"{len(names)} names for {len(self.columns)} columns",
+                where=self._place_of("toDF"),
+                hint=f"the columns are {cut(', '.join(self.columns), 600)}",
+            )
+        return self._then(ops.Select, columns=tuple(zip(names, map(quoted, self.columns), strict=True)))
+
     mapInArrow = map_batches
     printSchema = print_schema
 
@@ -425,6 +452,8 @@ class Stream(habits.NameGuard):
     def write(self) -> Writer:
         """Sinks, as in ``df.writeStream``."""
         return Writer(self)
+
+    writeStream = write
 
     def _then(self, cls: type[ops.Operator], others: Sequence[Stream] = (), **settings: Any) -> Stream:
         """Append an operator, checked against its inputs."""
@@ -477,14 +506,42 @@ class Grouped(habits.NameGuard):
     window: stateful.TimeWindow | stateful.SessionWindow | None
     keys: tuple[str, ...]
 
-    def agg(self, *columns: NamedAggregate, **aggregates: Aggregated) -> Stream:
-        """Compute aggregates per group: ``agg(n="count(*)", mean="avg(v)")``, ``agg(F.avg("v").alias("mean"))``."""
+    def agg(self, *columns: AggregateItems, **aggregates: Aggregated) -> Stream:
+        """Compute aggregates per group: ``agg(n="count(*)", mean="avg(v)")``, ``agg(F.avg("v").alias("mean"))``.
+
+        Aggregates of plain columns may do without a name: ``avg(v)`` is then one, as in Spark; so in ``{"v": "avg"}``.
+        """
         found = _aggregates(columns, aggregates, self._place_of("agg"))
         return self.stream._then(stateful.Aggregate, window=self.window, keys=self.keys, aggregates=found)
 
     def count(self) -> Stream:
         """Count the rows of each group, as column ``count``."""
         return self.agg(count="count(*)")
+
+    def avg(self, *columns: ColumnName) -> Stream:
+        """Return the means of columns, named ``avg(v)``."""
+        return self._each("avg", columns)
+
+    mean = avg
+
+    def sum(self, *columns: ColumnName) -> Stream:
+        """Return the sums of columns, named ``sum(v)``."""
+        return self._each("sum", columns)
+
+    def min(self, *columns: ColumnName) -> Stream:
+        """Return the least values of columns, named ``min(v)``."""
+        return self._each("min", columns)
+
+    def max(self, *columns: ColumnName) -> Stream:
+        """Return the greatest values of columns, named ``max(v)``."""
+        return self._each("max", columns)
+
+    def _each(self, function: str, columns: Sequence[str]) -> Stream:
+        if not columns:
+            raise DataflowError(
+                f"{function}() of no columns", where=self._place_of(function), hint=f'name them: .{function}("v")'
+            )
+        return self.agg(**{f"{function}({c})": f"{function}({quoted(c)})" for c in columns})
 
     def _unknown(self, name: str) -> habits.UnknownName:
         return habits.missing(name, self, habits.GROUPED, where=f"group_by after '{self.stream.operator.id}'")
@@ -506,7 +563,7 @@ class Counted(ArgumentGuard):
     def _place_of(self, method: str) -> str:
         return f"count_window.{method} after '{self.stream.operator.id}'"
 
-    def agg(self, *columns: NamedAggregate, **aggregates: Aggregated) -> Stream:
+    def agg(self, *columns: AggregateItems, **aggregates: Aggregated) -> Stream:
         """Compute aggregates per window."""
         return self.stream._then(
             stateful.CountWindow,
@@ -638,20 +695,21 @@ def _tuple(columns: Columns) -> tuple[str, ...]:
 
 
 def _aggregates(
-    columns: Sequence[NamedAggregate], named: Mapping[str, Aggregated], where: str
+    columns: Sequence[AggregateItems], named: Mapping[str, Aggregated], where: str
 ) -> tuple[tuple[str, str], ...]:
     """Return aggregates as pairs of name and expression, those in the form ``avg(v) AS mean`` first."""
     found: list[tuple[str, str]] = []
-    for column in columns:
+    for column in chained(columns):
         try:
-            node = parse_item(text_of(column))
+            node = parse_item(column)
         except DataflowError as error:
             raise DataflowError(error.what, where=where, hint=error.hint) from error
-        if not isinstance(node, Alias):
+        value, name = (node.value, node.name) if isinstance(node, Alias) else (node, spark_name(node))
+        if name is None:
             raise DataflowError(
                 f"{canonical(node)} has no name", where=where, hint='give it one: .alias("name"), or agg(name=...)'
             )
-        found.append((node.name, canonical(node.value)))
+        found.append((name, canonical(value)))
     return (*found, *((name, text_of(text)) for name, text in named.items()))
 
 

@@ -10,6 +10,7 @@ import pytest
 from headwater.sql.coercion import Typed
 from headwater.sql.columns import column_text
 from headwater.sql.inference import Inference
+from headwater.sql.naming import spark_name
 from headwater.sql.parser import parse
 from headwater.sql.printer import canonical, printed
 from headwater.sql.schema import Schema
@@ -111,3 +112,32 @@ def test_spark_gives_columns_the_types_of_their_text(rows: DataFrame, kind: str)
         if my.replace("`", "") != their.replace("`", "")
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_unnamed_aggregates_have_sparks_names(rows: DataFrame) -> None:
+    from pyspark.sql import functions as F
+
+    columns = [
+        F.avg("d"),
+        F.mean("d"),
+        F.count("*"),
+        F.count("a"),
+        F.max_by("a", "d"),
+        F.first("a"),
+        F.first("a", True),
+    ]
+    columns += [getattr(F, n)("a") for n in ("sum", "min", "max", "stddev", "variance", "collect_list", "collect_set")]
+    columns += [getattr(F, n)("a") for n in ("stddev_pop", "var_samp", "skewness", "kurtosis", "median", "bit_xor")]
+    columns += [getattr(F, n)("a") for n in ("any_value", "last", "stddev_samp", "var_pop", "bit_and", "bit_or")]
+    columns += [F.bool_and("bo"), F.bool_or("bo"), F.corr("a", "d"), F.covar_pop("a", "d"), F.covar_samp("a", "d")]
+    columns += [
+        F.regr_count("a", "d"),
+        F.min_by("a", "d"),
+        F.std("a"),
+        F.sum(F.col("a") + 1),
+        F.approx_count_distinct("a"),
+    ]
+    mine = [spark_name(parse(column_text(c))) for c in columns]
+    theirs = rows.select(*columns).columns
+    assert [m for m in mine if m] == [t for m, t in zip(mine, theirs, strict=True) if m]
+    assert mine.count(None) == 4

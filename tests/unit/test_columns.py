@@ -180,7 +180,7 @@ def test_lambda_variables_hide_no_columns() -> None:
         (lambda s: s.groupBy(F.window(F.to_timestamp("machine"), "1 hour")), 'F.window("ts", "1 hour")'),
         (lambda s: s.groupBy(F.window("ts", "1 hour"), F.upper("machine")), '.alias("key")'),
         (lambda s: s.groupBy(F.window("ts", "1 hour"), F.upper("machine").alias("n")), "another name"),
-        (lambda s: s.groupBy(F.window("ts", "1 hour")).agg(F.avg("v")), '.alias("name")'),
+        (lambda s: s.groupBy(F.window("ts", "1 hour")).agg(F.avg(F.col("v") * 2)), '.alias("name")'),
         (lambda s: s.drop(F.col("v") + 1), ".with_columns("),
         (lambda s: s.withColumn("x", F.lit(1).cast("variant")), None),
     ],

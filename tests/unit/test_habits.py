@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, GroupedData, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StructField, StructType
 
 import headwater as hw
 from headwater.app import loading
 from headwater.core.errors import DataflowError
 from headwater.dataflow import habits
-from headwater.dataflow.builder import DataflowBuilder
-from headwater.dataflow.stream import Stream
+from headwater.dataflow.builder import DataflowBuilder, Reader
+from headwater.dataflow.stream import Grouped, Stream, Writer
 
 SCHEMA = "id bigint, ts timestamp, v double"
 
@@ -62,13 +67,80 @@ def test_wrong_names_and_values_have_a_hint(wrong: Callable[[Any], Any], hint: s
     assert hint in str(raised.value.hint) and raised.value.where
 
 
-def test_a_struct_type_is_answered_with_its_text() -> None:
-    from pyspark.sql.types import DoubleType, StructField, StructType
+def test_a_struct_type_is_a_schema() -> None:
+    inner = StructType([StructField("x", IntegerType())])
+    schema: Any = StructType([StructField("odd name", DoubleType()), StructField("s", ArrayType(inner))])
+    assert hw.flow("f").read.json("in", schema).schema.text == "`odd name` double, s array<struct<x:int>>"
 
-    wrong: Any = StructType([StructField("v", DoubleType())])
-    with pytest.raises(DataflowError) as raised:
-        hw.flow("f").read.json("in", wrong)
-    assert raised.value.hint == 'write the schema as "v double"'
+
+@pytest.mark.parametrize(
+    ("mine", "known", "theirs"),
+    [
+        (Stream, habits.STREAM, (DataFrame,)),
+        (Grouped, habits.GROUPED, (GroupedData,)),
+        (Reader, habits.READER, (DataFrameReader, DataStreamReader)),
+        (Writer, habits.WRITER, (DataFrameWriter, DataStreamWriter)),
+        (DataflowBuilder, habits.BUILDER, (SparkSession,)),
+    ],
+)
+def test_every_public_name_of_pyspark_works_or_is_answered(mine: type, known: Any, theirs: tuple[type, ...]) -> None:
+    names = {name for cls in theirs for name in dir(cls) if not name.startswith("_")}
+    assert len(names) > 10
+    assert sorted(names - set(dir(mine)) - set(known)) == []
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "pyspark.md"
+ROWS = re.findall(r"^\| (`.*`) \| (.*) \|$", GUIDE.read_text().split("## PySpark -> here")[1], re.MULTILINE)
+
+
+def scope() -> dict[str, Any]:
+    """Return the names that the table uses."""
+    builder = hw.flow("f", locations=["L1"])
+    schema = "id int, ts timestamp, v double, tags array<string>"
+    df, other = (builder.read.json(f"in{n}/{{location}}", schema) for n in (1, 2))
+    return {
+        "f": builder, "df": df, "other": other, "F": F, "function": one_or_two,
+        "StructType": StructType, "StructField": StructField, "DoubleType": DoubleType,
+    }  # fmt: skip
+
+
+def one_or_two(*given: Any) -> Any:
+    return given
+
+
+def codes(cell: str) -> list[str]:
+    return [part for part in re.findall(r"`([^`]+)`", cell) if part.startswith(("df", "f.", "F."))]
+
+
+def run(code: str) -> Any:
+    """Run one cell's code, with a watermark where the stream needs one."""
+    names = scope()
+    if "withWatermark" not in code:
+        names["df"], names["other"] = (names[n].with_watermark("ts", "10 seconds") for n in ("df", "other"))
+    return eval(code, names)
+
+
+@pytest.mark.parametrize(("pyspark", "here"), ROWS)
+def test_the_table_of_the_guide(pyspark: str, here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    assert codes(pyspark)
+    for code in codes(pyspark):
+        if here.startswith("works"):
+            run(code)
+        else:
+            with pytest.raises(DataflowError) as raised:
+                run(code)
+            assert raised.value.hint, code
+    if here.startswith("works"):
+        return
+    found = codes(here)
+    assert found or here.startswith("nothing"), here
+    for code in found:
+        run(code)
+
+
+def test_the_table_is_whole() -> None:
+    assert len(ROWS) > 60
 
 
 def test_locations_are_no_text() -> None:
