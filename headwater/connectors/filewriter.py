@@ -143,11 +143,18 @@ class FileSinkWriter:
                 (self._staging / segment.file).unlink(missing_ok=True)
 
     def recover(self) -> None:
-        """Make the newest record's files visible, if a crash prevented that."""
+        """Make the newest record's files visible, if a crash prevented that, and let their names last.
+
+        A unit that has finished makes no further batch that would find them.
+        """
         last, _ = self._last()
+        moved = False
         for staged, visible in (last["files"] if last else {}).items():
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._staging / staged, self.path / visible)
+                moved = True
+        if moved and self._fsync:
+            sync_directory(self.path)
 
     def sweep(self) -> None:
         """Delete what interrupted batches have left in staging."""

@@ -1,13 +1,15 @@
-"""Directories whose names last: each one that is made is synced into the one above it."""
+"""Names that last: each directory that is made is synced into the one above it, and so are visible files."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headwater.channels.filelog import FileLog
+from headwater.connectors import filewriter
 from headwater.connectors.filewriter import FileSinkWriter
 from headwater.disk import durable
 
@@ -22,7 +24,8 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         real(path)
         found.extend(os.path.join(path, name) for name in os.listdir(path))
 
-    monkeypatch.setattr(durable, "sync_directory", sync)
+    for module in (durable, filewriter):
+        monkeypatch.setattr(module, "sync_directory", sync)
     return found
 
 
@@ -50,3 +53,15 @@ def test_the_directories_of_channels_and_file_sinks_last(tmp_path: Path, synced:
     FileLog(tmp_path / "run" / "channels" / "c").create()
     FileSinkWriter({"path": tmp_path / "out", "format": "json", "name": "w"}, 1).fence(1)
     assert directories(tmp_path / "run") | directories(tmp_path / "out") <= set(synced)
+
+
+def test_a_committed_file_lasts_under_its_visible_name(tmp_path: Path, synced: list[str]) -> None:
+    """Its unit may have finished: no later batch would find it in staging."""
+    writer = FileSinkWriter({"path": tmp_path / "out", "format": "json", "name": "w"}, 1)
+    task = writer.open()
+    task.write(pa.RecordBatch.from_pylist([{"id": 1}]))
+    segment = task.close()
+    assert segment is not None
+    writer.commit([segment], 0)
+    (file,) = (tmp_path / "out").glob("*.json")
+    assert str(file) in synced
