@@ -17,7 +17,6 @@ from headwater.control.migrate import bring_up_to_date
 from headwater.control.records import Lease
 from headwater.control.reserve import reserve
 from headwater.core.errors import DeploymentError
-from headwater.disk.durable import make_directory
 
 CONTROLLER = "controller"
 _LEASE = select(t.leases).where(t.leases.c.name == CONTROLLER)
@@ -92,7 +91,7 @@ class DatabaseWriter(DatabaseReader):
         self._heartbeat: tuple[tuple[int, int], float] | None = None
         """Term and beat of another holder's lease, and when they were first seen (monotonic seconds)."""
         if self._url.get_backend_name() == "sqlite" and self._url.database:
-            make_directory(Path(self._url.database).parent)
+            Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
         with self._writing() as connection:
             bring_up_to_date(connection, where=self.where)
 
