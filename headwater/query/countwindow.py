@@ -3,12 +3,14 @@
 Rows are reduced to the keys and the *values* ``__v<n>``: the distinct expressions of ``order_by``,
 which come first, and of the aggregates. Which values are NULL stands in bit masks ``__n<n>`` of 60
 values each, because pandas would turn whole numbers with NULLs into floating point, and NULL into NaN.
+PySpark also takes the keys through pandas: keys that are numbers come once more, as ``__k<n>`` without
+NULLs, and with a mask ``__kn``.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +36,11 @@ if TYPE_CHECKING:
 
 VALUE = "__v"
 MASK = "__n"
+KEY, KEY_MASK = "__k", "__kn"
 _BITS = 60
 _ZERO = {"bigint": 0, "int": 0, "smallint": 0, "tinyint": 0, "boolean": False}
+_INEXACT = ("bigint", "int", "smallint", "tinyint", "double", "float")
+"""Types of keys whose NULLs pandas does not keep."""
 
 Call = tuple[str, int]
 """A function of one value: its name and the value's number."""
@@ -61,12 +66,14 @@ def apply(operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *
     if not streaming:
         return _batch(rows, keys, calls, len(values), size, slide).select(*outputs)
     named = [column_of(k) for k in keys]
-    ready = rows.select(*named, *_filled(types), *_masks(len(values)))
+    inexact = {k: schema.column(k).type.text for k in operator.keys if schema.column(k).type.text in _INEXACT}
+    ready = rows.select(*named, *_filled(types), *_masks(len(values)), *_exact_keys(inexact))
     made = [replace(schema.column(k), name=k) for k in operator.keys] or [Column(ALL, INT)]
     made += [Column(f"__g{i}", t) for i, t in enumerate(parts.types)]
     processor = CountWindowProcessor(
         columns=tuple(ready.columns),
         keys=keys,
+        inexact=tuple(inexact),
         orders=len(dict.fromkeys(order)),
         calls=tuple(calls),
         size=size,
@@ -98,6 +105,18 @@ def _masks(count: int) -> list[Expression]:
         bits = [f"IF({VALUE}{n} IS NULL, {1 << (n - first)}L, 0L)" for n in range(first, min(count, first + _BITS))]
         masks.append(expression(" + ".join(bits)).alias(f"{MASK}{first // _BITS}"))
     return masks
+
+
+def _exact_keys(inexact: Mapping[str, str]) -> list[Expression]:
+    """Return keys without NULLs, and a mask of their NULLs."""
+    if not inexact:
+        return []
+    keys = [
+        expression(f"coalesce({quoted(k)}, CAST(0 AS {type_}))").alias(f"{KEY}{n}")
+        for n, (k, type_) in enumerate(inexact.items())
+    ]
+    bits = [f"IF({quoted(k)} IS NULL, {1 << n}L, 0L)" for n, k in enumerate(inexact)]
+    return [*keys, expression(" + ".join(bits)).alias(KEY_MASK)]
 
 
 def _batch(
@@ -142,6 +161,7 @@ class CountWindowProcessor(StatefulProcessor):
         *,
         columns: tuple[str, ...],
         keys: tuple[str, ...],
+        inexact: tuple[str, ...] = (),
         orders: int,
         calls: tuple[Call, ...],
         size: int,
@@ -150,6 +170,7 @@ class CountWindowProcessor(StatefulProcessor):
     ) -> None:
         self._columns = columns
         self._keys = keys
+        self._inexact = inexact
         self._orders = orders
         self._calls = calls
         self._size = size
@@ -164,11 +185,13 @@ class CountWindowProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
         """Cut windows at once, or store rows until the watermark has passed them."""
-        fresh = _joined([self._arrays(part) for part in rows])
-        if self._waiting is None:
-            return self._cut(key, fresh)
-        self._wait(fresh)
-        return iter(())
+        for exact, fresh in self._by_key(key, rows):
+            if exact is not key:
+                self._handle._statefulProcessorApiClient.set_implicit_key(exact)
+            if self._waiting is None:
+                yield from self._cut(exact, fresh)
+            else:
+                self._wait(fresh)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Cut windows from the rows that the watermark has passed."""
@@ -182,6 +205,22 @@ class CountWindowProcessor(StatefulProcessor):
         self._waiting.clear()
         self._wait({name: values[~ready] for name, values in rows.items()})
         return self._cut(key, {name: values[ready] for name, values in rows.items()})
+
+    def _by_key(self, key: Any, rows: Iterator[pd.DataFrame]) -> Iterator[tuple[Any, Rows]]:
+        """Yield the rows of each key, with the key as it was before pandas.
+
+        Where a batch has a NULL, whole numbers come as floating point: large ones may then be equal, and Spark
+        would store the state under NULL.
+        """
+        parts = [self._arrays(part) for part in rows]
+        fresh = _joined(parts)
+        if not self._inexact:
+            yield key, fresh
+            return
+        keys = [fresh.pop(f"{KEY}{n}") for n in range(len(self._inexact))]
+        nulls = fresh.pop(KEY_MASK)
+        for exact, chosen in _exact(key, [self._keys.index(k) for k in self._inexact], keys, nulls):
+            yield exact, fresh if chosen is None else {name: values[chosen] for name, values in fresh.items()}
 
     def _arrays(self, part: pd.DataFrame) -> Rows:
         # PySpark renames columns that begin with an underscore; their order it keeps.
@@ -221,6 +260,26 @@ class CountWindowProcessor(StatefulProcessor):
 
     def close(self) -> None:
         """Release nothing: the state belongs to Spark."""
+
+
+def _exact(
+    key: Any, places: Sequence[int], keys: Sequence[np.ndarray[Any, Any]], nulls: np.ndarray[Any, Any]
+) -> Iterator[tuple[tuple[Any, ...], np.ndarray[Any, Any] | None]]:
+    """Yield each distinct key among rows whose keys pandas made equal, and the numbers of its rows; None for all.
+
+    ``keys`` are the exact values at ``places`` of the key, and bit n of ``nulls`` says that the n-th is NULL.
+    """
+    import numpy as np
+
+    same = all(bool((values == values[0]).all()) for values in (*keys, nulls))
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for row in range(1 if same else len(nulls)):
+        exact = list(key)
+        for n, place in enumerate(places):
+            exact[place] = None if nulls[row] >> n & 1 else keys[n][row].item()
+        groups.setdefault(tuple(exact), []).append(row)
+    for found, chosen in groups.items():
+        yield found, None if same else np.array(chosen)
 
 
 def _length(rows: Rows) -> int:
