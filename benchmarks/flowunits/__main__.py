@@ -5,14 +5,18 @@ run the clock goes from the release of the events at the edges to the last resul
 results are compared with the expected ones before a figure counts. The JSON is written after every
 run. A run that takes too long counts as failed, and the variant is deployed again for the next cell.
 
-    python -m benchmarks.flowunits [--quick] [--json FILE] [--rows N] [--cells 10mbit/0,unlimited/100]
+    python -m benchmarks.flowunits [--quick] [--quota] [--json FILE] [--rows N] [--cells 10mbit/0,unlimited/100]
 
+With `--quota`, each host has a share of the machine's cores of its own in the measured runs (a control group's quota;
+both variants alike, deployment and warm-up without it), so that hosts work at the same time.
 Delays are of each link, one way. It needs root and iproute2, see `python -m benchmarks.netlab`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import shutil
 import signal
 import sys
@@ -41,13 +45,18 @@ from benchmarks.flowunits.workload import (
     whole,
 )
 from benchmarks.flowunits.zones import Zones
-from benchmarks.netlab import Lab
+from benchmarks.netlab import Lab, ProcessorShares
 from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError, RuntimeFailure
 
-VARIANTS: dict[str, Callable[[Lab, Path], Variant]] = {"headwater": Zones, "stretched": Stretched}
+VARIANTS: dict[str, Callable[[Lab, Path, ProcessorShares | None], Variant]] = {
+    "headwater": Zones,
+    "stretched": Stretched,
+}
 BANDWIDTHS = ("unlimited", "1gbit", "100mbit", "10mbit")
 DELAYS = (0, 10, 100)
+QUOTA_BANDWIDTHS = (*BANDWIDTHS, "1mbit")
+QUOTA_CORES = 1.7  # of all hosts together; the rest of two cores is for delayed links and the clock
 ROWS, QUICK_ROWS = 9_600_000, 120_000
 WARM_UPS = 8  # at most; enough when a run is not a tenth faster than the best before
 WARM_UP_SECONDS = 600.0  # sixteen cold JVMs on two cores
@@ -91,26 +100,40 @@ class Trial:
     """Make the variant for the nth time, with a new directory each time."""
     rows: int
     limit: float
+    shares: ProcessorShares | None = None
+    cores: float | None = None
+    """The cores that all hosts share in measured runs; None: no limits."""
     deployed: Variant | None = None
     _times: int = 0
     _first: int = 0
 
     def run(self, bandwidth: float | None, delay: float) -> dict[str, Any]:
-        """Measure one run in one cell; return seconds and bytes on the links."""
+        """Measure one run in one cell; return seconds, processor seconds by zone, and bytes on the links."""
         if self.deployed is None:
             self._deploy()
         self.lab.set_links(bandwidth=bandwidth, delay=delay)
-        before = crossed(self.lab)
+        before, busy = crossed(self.lab), self._used()
+        self._limit(self.cores)
         seconds = self._burst(self.limit)
+        self._limit(None)
+        used = {zone: round(now - busy[zone], 2) for zone, now in self._used().items()}
         bytes_ = {name: count - before[name] for name, count in crossed(self.lab).items()}
-        return {"seconds": round(seconds, 3), "bytes": bytes_}
+        return {"seconds": round(seconds, 3), "cpu_s": used, "bytes": bytes_}
 
     def end(self) -> None:
         """End the variant, over links without limits."""
         variant, self.deployed = self.deployed, None
         if variant is not None:
             self.lab.set_links(bandwidth=None, delay=0.0)
+            self._limit(None)
             variant.teardown()
+
+    def _used(self) -> dict[str, float]:
+        return self.shares.used() if self.shares is not None else {}
+
+    def _limit(self, cores: float | None) -> None:
+        if self.shares is not None:
+            self.shares.limit(cores)
 
     def _deploy(self) -> None:
         self.lab.set_links(bandwidth=None, delay=0.0)
@@ -162,18 +185,21 @@ def run_variant(trial: Trial, wanted: list[Cell], found: Found, *, repeats: int,
         trial.end()
 
 
-def summary(found: dict[str, Found], wanted: list[Cell]) -> list[dict[str, Any]]:
-    """Return medians and ratio of each cell, and the runs behind them."""
+def summary(found: dict[str, Found], wanted: list[Cell], *, quota: bool = False) -> list[dict[str, Any]]:
+    """Return medians and ratio of each cell, and the runs behind them; ``quota``: each host had a share of its own."""
     cells_ = []
     for cell in wanted:
         mine = {name: each.runs[cell] for name, each in found.items() if each.runs.get(cell)}
         seconds = {name: common.middle([r["seconds"] for r in each]) for name, each in mine.items()}
+        used = {name: common.middle([sum(r.get("cpu_s", {}).values()) for r in each]) for name, each in mine.items()}
         both = len(seconds) == len(VARIANTS)
         cells_.append(
             {
                 "bandwidth": cell[0],
                 "delay_ms": cell[1],
+                "quota": quota,
                 **{f"{name}_s": seconds.get(name) for name in VARIANTS},
+                **{f"{name}_cpu_s": round(used[name], 2) for name in used if used[name]},
                 "ratio": round(seconds["stretched"] / seconds["headwater"], 2) if both else None,
                 "runs": mine,
                 "failed": {name: each.failed[cell] for name, each in found.items() if cell in each.failed},
@@ -205,6 +231,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rows", type=int, metavar="N", help=f"events a run (default {ROWS}; quick {QUICK_ROWS})")
     made.add_argument("--cells", type=cells, metavar="LIST", help="such as 10mbit/0,unlimited/100")
     made.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    made.add_argument("--quota", action="store_true", help="give each host a share of the cores of its own")
     made.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="of one run (default 600)")
     made.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR and keep it, for its logs")
     made.add_argument("--heatmap", type=Path, metavar="PNG", help="draw the result, such as docs/flowunits.png")
@@ -218,7 +245,7 @@ def main() -> int:
     facts = common.facts(quick=options.quick)
     repeats = common.repeats_of(options)
     rows = whole(options.rows or (QUICK_ROWS if options.quick else ROWS))
-    grid = [(b, d) for b in BANDWIDTHS for d in DELAYS]
+    grid = [(b, d) for b in (QUOTA_BANDWIDTHS if options.quota else BANDWIDTHS) for d in DELAYS]
     wanted = options.cells or ([("unlimited", 0), ("10mbit", 0)] if options.quick else grid)
     place = options.keep or Path(tempfile.mkdtemp(prefix="headwater-flowunits-"))
     found: dict[str, Found] = {}
@@ -231,20 +258,26 @@ def main() -> int:
 
     def note() -> None:
         """Store the results so far: a later run may be stopped at any time."""
-        result["cells"] = summary(found, wanted)
+        result["cells"] = summary(found, wanted, quota=options.quota)
         common.write_result(options.json, result, facts=facts)
 
     failed = 0
     try:
-        with Lab(Continuum.from_text(continuum_text())) as lab:
+        with contextlib.ExitStack() as opened:
+            # Groups are removed last, when the lab has ended their processes.
+            shares = opened.enter_context(_shares()) if options.quota else None
+            lab = opened.enter_context(Lab(Continuum.from_text(continuum_text())))
             result["delay_by"] = "netem" if lab.netem else "user-space forwarder"
+            if shares is not None:
+                result["quotas"] = shares.limit(QUOTA_CORES)
+                shares.limit(None)
             for name in options.variants:
                 found[name] = Found()
 
                 def make(times: int, name: str = name) -> Variant:
-                    return VARIANTS[name](lab, (place / (name if times == 1 else f"{name}-{times}")).resolve())
+                    return VARIANTS[name](lab, (place / (name if times == 1 else f"{name}-{times}")).resolve(), shares)
 
-                trial = Trial(lab, make, rows, options.limit)
+                trial = Trial(lab, make, rows, options.limit, shares, QUOTA_CORES if options.quota else None)
                 try:
                     run_variant(trial, wanted, found[name], repeats=repeats, note=note)
                 except NotDeployed as error:
@@ -263,6 +296,10 @@ def main() -> int:
     if options.heatmap is not None:
         heatmap.draw(result, options.heatmap)
     return failed
+
+
+def _shares() -> ProcessorShares:
+    return ProcessorShares(str(os.getpid()), CORES)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.common import ROOT
 from benchmarks.flowunits.workload import CORES, EDGES
-from benchmarks.netlab import Lab
+from benchmarks.netlab import Lab, ProcessorShares
 from headwater.core.errors import RuntimeFailure
 from headwater.spark.endpoint import find_java
 
@@ -28,8 +28,8 @@ _TAIL = 15
 class Hosts:
     """The processes of one variant, by name, and the disks below `place`."""
 
-    def __init__(self, variant: str, lab: Lab, place: Path) -> None:
-        self.variant, self.lab, self.place = variant, lab, place
+    def __init__(self, variant: str, lab: Lab, place: Path, shares: ProcessorShares | None = None) -> None:
+        self.variant, self.lab, self.place, self.shares = variant, lab, place, shares
         self._processes: dict[str, subprocess.Popen[Any]] = {}
 
     def directory(self, zone: str) -> Path:
@@ -80,6 +80,7 @@ class Hosts:
                 stdout=stdout if stdout is not None else log,
                 stderr=log,
                 hide=[self.directory(other) for other in CORES if other != zone],
+                join=self.shares.entrances(zone) if self.shares is not None else (),
                 text=True,
             )
         self._processes[name] = process

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.stretched_query import Settings
 from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGGER, Burst
-from benchmarks.netlab import Lab
+from benchmarks.netlab import Lab, ProcessorShares
 from headwater.spark.endpoint import KEEP_COMPILED, STREAMING_CONF
 
 # Every zone has a network of its own, so the same ports serve all.
@@ -56,9 +56,9 @@ class Stretched:
 
     name = "stretched"
 
-    def __init__(self, lab: Lab, place: Path) -> None:
+    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares | None = None) -> None:
         self.lab = lab
-        self._hosts = Hosts(self.name, lab, place)
+        self._hosts = Hosts(self.name, lab, place, shares)
         self._servers: dict[str, subprocess.Popen[Any]] = {}
         self._said: dict[str, queue.Queue[str | None]] = {}
 

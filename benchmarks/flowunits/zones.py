@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from benchmarks.flowunits.flow import FILE_ROWS, flow
 from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGGER, Burst, continuum_text
-from benchmarks.netlab import Lab
+from benchmarks.netlab import Lab, ProcessorShares
 from headwater.agent.agents import running_agent
 from headwater.channels.credential import TOKEN_ENV
 from headwater.core.address import PLAIN, Address
@@ -41,9 +41,9 @@ class Zones:
 
     name = "headwater"
 
-    def __init__(self, lab: Lab, place: Path) -> None:
+    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares | None = None) -> None:
         self.lab, self.place = lab, place
-        self._hosts = Hosts(self.name, lab, place)
+        self._hosts = Hosts(self.name, lab, place, shares)
         self._token = {TOKEN_ENV: secrets.token_urlsafe(24)}
 
     @property

@@ -10,5 +10,6 @@ and can be changed, cut and mended while processes run in the zones. It needs ro
 from __future__ import annotations
 
 from benchmarks.netlab.lab import Crossed, Lab
+from benchmarks.netlab.shares import ProcessorShares
 
-__all__ = ["Crossed", "Lab"]
+__all__ = ["Crossed", "Lab", "ProcessorShares"]

@@ -157,14 +157,20 @@ class Lab:
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
         hide: Sequence[str | Path] = (),
+        join: Sequence[Path] = (),
         text: bool = False,
     ) -> subprocess.Popen[Any]:
         """Start a process in a zone, in a process group of its own; it ends with the lab at the latest.
 
         `hide` are directories that the process and its children see as empty, such as those of
-        other zones: hidden directories cannot be used to pass data.
+        other zones: hidden directories cannot be used to pass data. `join` are the entrances of control
+        groups that it joins.
         """
         command = ["ip", "netns", "exec", self._namespace(zone)]
+        if join:
+            # Before the namespace: `ip netns exec` mounts another /sys.
+            joins = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done'
+            command = ["sh", "-c", f'{joins}; shift; exec "$@"', "sh", *map(str, join), "--", *command]
         if hide:
             # `ip netns exec` gives the process a mount namespace of its own, which ends with it.
             mounts = 'while [ "$1" != -- ]; do mount -t tmpfs -o ro,size=4k none "$1" || exit 125; shift; done'

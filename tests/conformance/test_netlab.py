@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.netlab import Lab, namespaces
+from benchmarks.netlab import Lab, ProcessorShares, namespaces
 from benchmarks.netlab.check import CONTINUUM, Probe, measure
 from headwater.continuum.model import Continuum
-from headwater.core.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError, Unavailable
 from tests.conformance import labs
 
 
@@ -91,3 +93,30 @@ def test_processes_end_with_the_lab() -> None:
     assert not namespaces.alive(int(child))
     assert process.poll() is not None
     assert not [z for z in made.topology.zones.values() if z.namespace in namespaces.existing()]
+
+
+BUSY = "import time\nwhile time.process_time() < 0.6: pass"
+
+
+def test_a_host_uses_no_more_processor_time_than_its_share(lab: Lab) -> None:
+    with contextlib.ExitStack() as opened:
+        try:
+            shares = opened.enter_context(ProcessorShares(f"{os.getpid()}-test", {"E1": 1, "C1": 3}))
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        assert shares.limit(0.8) == {"E1": pytest.approx(0.2), "C1": pytest.approx(0.6)}
+        begun = time.monotonic()
+        limited = _busy(lab, shares, "E1")
+        limited.wait(120)
+        # 0.6 s at a fifth of a core are 3 s; the shares of the first and last period may be used at once.
+        assert time.monotonic() - begun > 2.5
+        used = shares.used()
+        assert used["E1"] > 0.5 and used["C1"] == 0.0
+        shares.limit(None)
+        _busy(lab, shares, "C1").wait(120)
+        assert shares.used()["C1"] > 0.5 and shares.used()["E1"] == used["E1"]
+    assert not any(entrance.exists() for zone in ("E1", "C1") for entrance in shares.entrances(zone))
+
+
+def _busy(lab: Lab, shares: ProcessorShares, zone: str) -> subprocess.Popen[str]:
+    return lab.popen(zone, [sys.executable, "-I", "-c", BUSY], join=shares.entrances(zone))
