@@ -3,6 +3,7 @@
 Rows are reduced to the keys and the *values* ``__v<n>``: the distinct expressions of ``order_by``,
 which come first, and of the aggregates. Which values are NULL stands in bit masks ``__n<n>`` of 60
 values each, because pandas would turn whole numbers with NULLs into floating point, and NULL into NaN.
+Numbers in the order of arrival are packed by key before Spark shuffles them (see ``packing``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -19,12 +21,13 @@ from headwater.connectors.sparksql import column_of, expression
 from headwater.core.errors import UserCodeError
 from headwater.dataflow import stateful
 from headwater.dataflow.types import StreamType
+from headwater.query.packing import BITS, KEYS, NUMBERS, masks_of, pack, unpack
 from headwater.query.scan import ALL
 from headwater.query.sparktypes import spark_schema
 from headwater.sql.expressions import check
 from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import row_aggregates
-from headwater.sql.schema import INT, Column
+from headwater.sql.schema import BINARY, INT, Column
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
 
 VALUE = "__v"
 MASK = "__n"
-_BITS = 60
 _ZERO = {"bigint": 0, "int": 0, "smallint": 0, "tinyint": 0, "boolean": False}
 
 Call = tuple[str, int]
@@ -61,17 +63,19 @@ def apply(operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *
     if not streaming:
         return _batch(rows, keys, calls, len(values), size, slide).select(*outputs)
     named = [column_of(k) for k in keys]
-    ready = rows.select(*named, *_filled(types), *_masks(len(values)))
-    made = [replace(schema.column(k), name=k) for k in operator.keys] or [Column(ALL, INT)]
-    made += [Column(f"__g{i}", t) for i, t in enumerate(parts.types)]
+    own = [replace(schema.column(k), name=k) for k in operator.keys] or [Column(ALL, INT)]
+    kinds = _packed_kinds(types, own, event_time)
+    ready = _packed(rows, own, kinds) if kinds else rows.select(*named, *_filled(types), *_masks(len(values)))
+    made = own + [Column(f"__g{i}", t) for i, t in enumerate(parts.types)]
     processor = CountWindowProcessor(
-        columns=tuple(ready.columns),
+        columns=(*keys, *_columns(len(values))),
         keys=keys,
         orders=len(dict.fromkeys(order)),
         calls=tuple(calls),
         size=size,
         slide=slide,
         event_time=event_time is not None,
+        packed=kinds,
     )
     windows = ready.groupBy(*named).transformWithStateInPandas(
         statefulProcessor=processor,
@@ -80,6 +84,23 @@ def apply(operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *
         timeMode="EventTime" if event_time else "None",
     )
     return windows.select(*outputs)
+
+
+def _columns(values: int) -> tuple[str, ...]:
+    return (*(f"{VALUE}{n}" for n in range(values)), *(f"{MASK}{n}" for n in range(masks_of(values))))
+
+
+def _packed_kinds(types: Sequence[str], keys: Sequence[Column], event_time: str | None) -> tuple[str, ...]:
+    """Return numpy's types of the values if rows can be packed; Spark must see the time of each row itself."""
+    if event_time is not None or any(k.type.text not in KEYS for k in keys) or any(t not in NUMBERS for t in types):
+        return ()
+    return tuple(NUMBERS[t] for t in types)
+
+
+def _packed(rows: DataFrame, keys: Sequence[Column], kinds: tuple[str, ...]) -> DataFrame:
+    columns = [*keys, *(Column(name, BINARY) for name in _columns(len(kinds)))]
+    function = partial(pack, names=tuple(c.name for c in columns), kinds=kinds)
+    return rows.mapInArrow(function, spark_schema(columns))
 
 
 def _filled(types: Sequence[str]) -> list[Expression]:
@@ -94,9 +115,9 @@ def _filled(types: Sequence[str]) -> list[Expression]:
 
 def _masks(count: int) -> list[Expression]:
     masks = []
-    for first in range(0, count, _BITS):
-        bits = [f"IF({VALUE}{n} IS NULL, {1 << (n - first)}L, 0L)" for n in range(first, min(count, first + _BITS))]
-        masks.append(expression(" + ".join(bits)).alias(f"{MASK}{first // _BITS}"))
+    for first in range(0, count, BITS):
+        bits = [f"IF({VALUE}{n} IS NULL, {1 << (n - first)}L, 0L)" for n in range(first, min(count, first + BITS))]
+        masks.append(expression(" + ".join(bits)).alias(f"{MASK}{first // BITS}"))
     return masks
 
 
@@ -147,6 +168,7 @@ class CountWindowProcessor(StatefulProcessor):
         size: int,
         slide: int,
         event_time: bool,
+        packed: tuple[str, ...] = (),
     ) -> None:
         self._columns = columns
         self._keys = keys
@@ -155,6 +177,7 @@ class CountWindowProcessor(StatefulProcessor):
         self._size = size
         self._slide = slide
         self._event_time = event_time
+        self._packed = packed
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state: the rows of unfinished windows and, in event-time order, pending rows."""
@@ -184,6 +207,9 @@ class CountWindowProcessor(StatefulProcessor):
         return self._cut(key, {name: values[ready] for name, values in rows.items()})
 
     def _arrays(self, part: pd.DataFrame) -> Rows:
+        if self._packed:
+            names = self._columns[len(self._keys) :]
+            return dict(zip(names, unpack(part, len(self._keys), self._packed), strict=True))
         # PySpark renames columns that begin with an underscore; their order it keeps.
         return {name: part.iloc[:, n].to_numpy() for n, name in enumerate(self._columns) if name not in self._keys}
 
@@ -243,7 +269,7 @@ def _deadlines(rows: Rows) -> np.ndarray[Any, Any]:
 
 def _nulls(rows: Rows, n: int) -> np.ndarray[Any, Any] | None:
     """Return a mask of the rows whose value is NULL; None when there are none."""
-    found = (rows[f"{MASK}{n // _BITS}"] >> (n % _BITS)) & 1 == 1
+    found = (rows[f"{MASK}{n // BITS}"] >> (n % BITS)) & 1 == 1
     return found if found.any() else None
 
 
