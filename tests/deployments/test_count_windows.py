@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,11 @@ def write(path: Path, first: int, count: int) -> None:
     """
     rows = []
     for i in range(first, first + count):
-        row = {"id": i, "j": i % 3, "k": f"k{i % 4}", "v": i * 2**40, "w": i / 8, "x": i / 4}
-        rows.append({name: None if (i + n) % 5 == 0 and n > 1 else value for n, (name, value) in enumerate(row.items())})
+        row: dict[str, Any] = {"id": i, "j": i % 3, "k": f"k{i % 4}", "v": i * 2**40, "w": i / 8, "x": i / 4}
+        for n, name in enumerate(row):
+            if n > 1 and (i + n) % 5 == 0:
+                row[name] = None
+        rows.append(row)
     path.joinpath("L1").mkdir(parents=True, exist_ok=True)
     path.joinpath("L1", f"{first:06d}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
