@@ -137,7 +137,8 @@ def on_one_spark(
                     found[name].append(runs.measured(os.getpid(), {endpoint.pid: ""}, samples, run))
                 runs.check(name, directory, count)
                 shutil.rmtree(directory)
-                print(f"  {name:<14} {count:>11,} rows, result right", file=sys.stderr, flush=True)
+                taken = "warms up" if turn < 0 else f"{found[name][-1].spent.total:.2f} processor seconds"
+                print(f"  {name:<14} {count:>11,} rows, {taken}, result right", file=sys.stderr, flush=True)
     finally:
         endpoint.stop()
     return found
