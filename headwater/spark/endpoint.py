@@ -212,6 +212,7 @@ class LocalEndpoint:
         master: str | None = None,
         secrets: Sequence[str] = OPEN.secrets,
         recorded: Path | None = None,
+        limit: float = START_SECONDS,
     ) -> LocalEndpoint:
         """Start a server with its log, scratch files and record in ``directory``.
 
@@ -224,7 +225,7 @@ class LocalEndpoint:
         ``quick`` compiles the JVM's code only lightly and the queries not at all: about half the
         processor time for starting, at the price of throughput later; use it for short runs.
         ``small`` is for small hosts: see `headwater.spark.smallhost`.
-        ``recorded`` is the file to which Java writes the server's classes when it ends.
+        ``recorded`` is the file to which Java writes the server's classes when it ends; ``limit``: seconds to start.
         Raises Unavailable where Java is missing or the server does not come up.
         """
         import pyspark
@@ -300,7 +301,7 @@ class LocalEndpoint:
             known = {"pid": process.pid, "port": port, "token": token, "session": session, "cores": cores}
             _write_record(directory, {**known, "processes": own, "start": start})
             try:
-                endpoint._wait(time.monotonic() + START_SECONDS)
+                endpoint._wait(limit)
             except Unavailable:
                 # Java reads a damaged archive without a check, and dies of it.
                 if process.poll() not in _CRASHES or not home.drop():
@@ -415,7 +416,8 @@ class LocalEndpoint:
         failed = [line for line in said if "Error" in line or "Exception" in line]
         return (failed or said or ["without a message"])[-1].strip()[:400]
 
-    def _wait(self, deadline: float) -> None:
+    def _wait(self, limit: float) -> None:
+        deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
             if not self.alive:
                 raise Unavailable(
@@ -430,7 +432,7 @@ class LocalEndpoint:
             time.sleep(0.1)
         self.stop()
         raise Unavailable(
-            f"Spark did not come up within {START_SECONDS:.0f} s",
+            f"Spark did not come up within {limit:.0f} s",
             where=str(self.directory / LOG),
             hint="try again; a slow disk or too little memory are the usual causes",
         )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LIMIT = 900.0
-"""Seconds that a server may take to write the archive; with the least priority that depends on the others' load."""
+"""Seconds in which a server has to start, and later to write the archive: it has the least priority."""
 _FREE = 1 << 30  # bytes that stay free on the disk
 _ROWS = [{"ts": f"2026-01-01T00:0{i}:00Z", "v": i / 2, "k": f"k{i % 2}", "n": i} for i in range(6)]
 
@@ -69,7 +69,7 @@ def _train_once(home: SparkHome, directory: Path) -> int:
 def _train(home: SparkHome, directory: Path) -> None:
     draft = home.path / ".classes.jsa"
     draft.unlink(missing_ok=True)
-    endpoint = LocalEndpoint.start(directory / "spark", cores=2, small=home.lean, recorded=draft)
+    endpoint = LocalEndpoint.start(directory / "spark", cores=2, small=home.lean, recorded=draft, limit=_LIMIT)
     server = psutil.Process(endpoint.pid)
     try:
         _use(endpoint.session(), directory)
