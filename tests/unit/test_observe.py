@@ -89,7 +89,7 @@ def test_the_status_has_the_footprint_of_each_host(store: Store) -> None:
     screen = Console(width=120, file=(out := io.StringIO()))
     screen.print(status_view(status))
     shown = out.getvalue()
-    assert re.search(r"Host +RSS +PSS +Cores", shown) and re.search(r"s1 +1.1GB +300MB +0.30", shown)
+    assert re.search(r"Host +RSS +PSS +Cores", shown) and re.search(r"s1 +1100MB +300MB +0.30", shown)
 
 
 def test_what_goes_over_a_link_is_added_up(store: Store) -> None:
