@@ -11,7 +11,7 @@ from typing import Any
 
 from headwater.app.flowfile import executed, moved
 from headwater.core.errors import DataflowError, HeadwaterError
-from headwater.dataflow.builder import DataflowBuilder
+from headwater.dataflow.builder import DataflowBuilder, flow
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.graph import Dataflow
 
@@ -42,8 +42,8 @@ def load_dataflow(reference: str) -> LoadedDataflow:
     if path.suffix != ".py":
         raise DataflowError("neither Python nor JSON", where=file, hint="give flow.py, flow.py:name or flow.json")
     path = path.resolve()
-    with executed(path, shown=file) as module:
-        found = _found(module, name, shown=file)
+    with _plain_job(path) as job, executed(path, shown=file) as module:
+        found = job if job is not None and job.has_sinks and not name else _found(module, name, shown=file)
         if not isinstance(found, (Dataflow, DataflowBuilder)) and callable(found):
             found = found()
         if isinstance(found, DataflowBuilder):
@@ -55,6 +55,23 @@ def load_dataflow(reference: str) -> LoadedDataflow:
                 hint="return hw.flow(...), or the value of its build()",
             )
     return LoadedDataflow(found, str(path), path.parent)
+
+
+@contextlib.contextmanager
+def _plain_job(path: Path) -> Iterator[DataflowBuilder | None]:
+    """Let a file that asks for a SparkSession have one without a server, whose queries become a dataflow."""
+    try:
+        asks = b"SparkSession" in path.read_bytes()
+    except OSError:
+        asks = False  # reading it again says why
+    if not asks:
+        yield None
+        return
+    from headwater.frames.session import flow_name, offline
+
+    job = flow(flow_name(path.stem, "job"))
+    with offline(job):
+        yield job
 
 
 def _has_name(reference: str) -> bool:

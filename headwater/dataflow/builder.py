@@ -57,6 +57,11 @@ class DataflowBuilder(habits.NameGuard):
 
     readStream = read
 
+    @property
+    def has_sinks(self) -> bool:
+        """Whether a stream of it was written."""
+        return bool(self._sinks)
+
     def build(self) -> Dataflow:
         """Validate the dataflow and return it."""
         found: dict[str, ops.Operator] = {}

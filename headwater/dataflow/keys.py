@@ -40,7 +40,7 @@ class KeyRule(Rule):
             return value
         if is_column(value):
             try:
-                return _key(column_tree(value))
+                return key_of(column_tree(value))
             except DataflowError as error:
                 raise Refused(f"{name}: {error.what}", hint=error.hint) from error
         if not isinstance(value, str):
@@ -57,7 +57,8 @@ Keys = Annotated[
 ]
 
 
-def _key(node: SyntaxNode) -> Key:
+def key_of(node: SyntaxNode) -> Key:
+    """Return the key of a grouping that an expression is."""
     match node:
         case Name((name,)):
             return name

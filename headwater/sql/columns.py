@@ -103,16 +103,6 @@ def column_text(column: Any, *, alias: bool = True) -> str:
 
 def column_tree(column: Any) -> SyntaxNode:
     """Return the syntax tree of a Column: an expression, its alias included."""
-    try:
-        node = _tree(column)
-    except RecursionError:
-        raise too_deep() from None
-    if node.depth > MAX_DEPTH:
-        raise too_deep()
-    return node
-
-
-def _tree(column: Any) -> SyntaxNode:
     to_plan: Callable[[None], Message] | None = getattr(type(column), "to_plan", None) and column.to_plan
     if to_plan is None:
         raise DataflowError(
@@ -121,9 +111,22 @@ def _tree(column: Any) -> SyntaxNode:
         )
     try:
         message = to_plan(None)
+    except RecursionError:
+        raise too_deep() from None
     except AttributeError:  # a part that a session has to register first
         raise DataflowError("a Column that needs a Spark session", hint="write the expression as text") from None
-    return _Reader(_lambda_names(message)).item(message)
+    return expression_tree(message)
+
+
+def expression_tree(message: Message) -> SyntaxNode:
+    """Return the syntax tree of an expression of the protocol."""
+    try:
+        node = _Reader(_lambda_names(message)).item(message)
+    except RecursionError:
+        raise too_deep() from None
+    if node.depth > MAX_DEPTH:
+        raise too_deep()
+    return node
 
 
 @dataclass(frozen=True)
