@@ -96,9 +96,9 @@ class RelationReader:
                 hint=f"the formats are csv, json, parquet and rate; {_IN_DATAFLOW}, also f.read.mqtt(...)",
             )
         paths = [*source.paths, *([options.pop("path")] if "path" in options else [])]
-        if len(paths) != 1 or not source.HasField("schema"):
+        if len(paths) != 1 or not source.schema:
             raise DataflowError(
-                f"{len(paths)} paths, {'with a' if source.HasField('schema') else 'without a'} schema",
+                f"{len(paths)} paths, {'with a' if source.schema else 'without a'} schema",
                 where=where,
                 hint='give one path and a schema: .schema("id int, ts timestamp").json("in/{location}")',
             )

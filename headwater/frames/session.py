@@ -6,13 +6,13 @@ import contextlib
 import uuid
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from pyspark.sql import SparkSession as SparkSessionOfUsers
 from pyspark.sql.connect import proto
 from pyspark.sql.connect.dataframe import DataFrame
 from pyspark.sql.connect.session import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, _parse_datatype_json_value
 
 from headwater.core.errors import DataflowError
 from headwater.core.text import cut
@@ -20,7 +20,7 @@ from headwater.dataflow import habits
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.frames.queries import written
 from headwater.frames.relations import RelationReader
-from headwater.sql.schema import ArrayType, DataType, MapType
+from headwater.sql.schema import ArrayType, DataType, MapType, Schema
 from headwater.sql.schema import StructType as HeadwaterStruct
 
 _MEANING = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.caseSensitive")
@@ -63,7 +63,11 @@ class OfflineClient:
             case "is_streaming":
                 return SimpleNamespace(is_streaming=True)
             case "tree_string":
-                return SimpleNamespace(tree_string=self.schema(given["plan"]).treeString(*([given["level"]] if given.get("level") else [])))
+                return SimpleNamespace(
+                    tree_string=self.schema(given["plan"]).treeString(*([given["level"]] if given.get("level") else []))
+                )
+            case "ddl_parse":
+                return SimpleNamespace(parsed=_parse_datatype_json_value(_json_of(_ddl(given["ddl_string"]))))
             case "persist" | "unpersist":
                 return SimpleNamespace()
         raise DataflowError(f"{method} needs a running Spark", hint=_spark(""))
@@ -130,6 +134,14 @@ class OfflineSession(SparkSession):
     def stop(self) -> None:
         """Do nothing: the dataflow is described, and the command runs it."""
 
+    def createDataFrame(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse rows of this process: a dataflow has streams."""
+        raise DataflowError("createDataFrame: rows of this process", hint='read files: spark.readStream.json("in")')
+
+    def sql(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse SQL statements of a session."""
+        raise DataflowError("spark.sql needs a running Spark", hint="write the statement with methods of DataFrames")
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
@@ -165,6 +177,14 @@ def offline(flow: DataflowBuilder) -> Iterator[OfflineSession]:
     finally:
         builder.getOrCreate, frames.__init__ = create, begin
         SparkSession._active_session.session = before
+
+
+def _ddl(text: str) -> DataType:
+    """Read a schema, or one type."""
+    try:
+        return Schema.parse(text).struct
+    except DataflowError:
+        return DataType.parse(text)
 
 
 _NAMES = {"int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte"}

@@ -214,6 +214,8 @@ class _Reader:
                 return PredicateCall(_MATCHES[operator], False, subject, (pattern,))
             case (("like" | "ilike"), (subject, pattern, Literal(value=str() as escape))):
                 return PredicateCall(_MATCHES[name], False, subject, (pattern,), escape)
+            case ("count", (Literal(value=int()),)):
+                return Call("count", (Star(),))  # PySpark's own spelling of count(*)
             case ("when", _):
                 branches = tuple(zip(arguments[0::2], arguments[1::2], strict=False))
                 return CaseWhen(None, branches, arguments[-1] if len(arguments) % 2 else None)
