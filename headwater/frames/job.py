@@ -32,5 +32,7 @@ def from_pyspark(name: Label, job: Callable[..., Any], *, locations: Sequence[La
 
 def layer(frame: Frame, name: Place) -> Frame:
     """Run the operators after a DataFrame of PySpark in a layer; plain Spark ignores the hint that it adds."""
+    from headwater.frames.relations import LAYER
+
     hinted: Any = frame
-    return hinted.hint("headwater_layer", name)  # type: ignore[no-any-return]
+    return hinted.hint(LAYER, name)  # type: ignore[no-any-return]

@@ -43,7 +43,7 @@ _REFUSED = {
 _IN_DATAFLOW = "in a dataflow of hw.flow(...)"
 
 
-class RelationReader:
+class PlanReader:
     """Makes one stream of each relation: frames that share a part share its operators."""
 
     def __init__(self, flow: DataflowBuilder) -> None:
@@ -65,7 +65,7 @@ class RelationReader:
     def _translated(self, relation: Message) -> Stream:
         kind = relation.WhichOneof("rel_type") or ""
         part = getattr(relation, kind, None)
-        method: Callable[[Message], Stream] | None = getattr(self, f"_{kind}", None)
+        method = self._methods().get(kind)
         if kind in _SAME_ROWS:
             return self.stream(getattr(part, "input"))  # noqa: B009
         if method is None:
@@ -74,6 +74,24 @@ class RelationReader:
             hint = f"{_IN_DATAFLOW}, write .{line}" if line else f"write it {_IN_DATAFLOW}, or leave it out"
             raise DataflowError(what, where=f"DataFrame ({kind})", hint=hint)
         return method(part)
+
+    def _methods(self) -> dict[str, Callable[[Message], Stream]]:
+        return {
+            "read": self._read,
+            "filter": self._filter,
+            "project": self._project,
+            "with_columns": self._with_columns,
+            "with_columns_renamed": self._with_columns_renamed,
+            "drop": self._drop,
+            "to_df": self._to_df,
+            "subquery_alias": self._subquery_alias,
+            "hint": self._hint,
+            "set_op": self._set_op,
+            "map_partitions": self._map_partitions,
+            "with_watermark": self._with_watermark,
+            "deduplicate": self._deduplicate,
+            "aggregate": self._aggregate,
+        }
 
     # ------------------------------------------------------------ sources
 
@@ -145,12 +163,9 @@ class RelationReader:
         stream = self.stream(part.input)
         nodes = [expression_tree(p) for p in part.parameters]
         texts = [n.value for n in nodes if isinstance(n, Literal) and isinstance(n.value, str)]
-        match part.name.lower():
-            case "headwater_layer":
-                return stream.to_layer(*texts)
-            case "headwater_require":
-                return stream.require(*texts)
-        return stream
+        if part.name.lower() == LAYER:
+            return stream.to_layer(*texts)
+        return stream.require(*texts) if part.name.lower() == REQUIREMENT else stream
 
     def _set_op(self, part: Message) -> Stream:
         left, right = self.stream(part.left_input), self.stream(part.right_input)

@@ -19,7 +19,7 @@ from headwater.core.text import cut
 from headwater.dataflow import habits
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.frames.queries import written
-from headwater.frames.relations import RelationReader
+from headwater.frames.relations import PlanReader
 from headwater.sql.schema import ArrayType, DataType, MapType, Schema
 from headwater.sql.schema import StructType as HeadwaterStruct
 
@@ -35,7 +35,7 @@ _ACTIONS = {
 }
 
 
-class OfflineClient:
+class LocalClient:
     """The client of an offline session: plans and commands of the protocol become streams and sinks."""
 
     is_closed = False
@@ -43,7 +43,7 @@ class OfflineClient:
 
     def __init__(self, flow: DataflowBuilder) -> None:
         self._session_id = str(uuid.uuid4())
-        self._relations = RelationReader(flow)
+        self._relations = PlanReader(flow)
         self._settings = {_ORIGINS: "false"}
 
     def _set_relation_in_plan(self, plan: Any, relation: Any) -> None:
@@ -121,11 +121,11 @@ def _spark(habit: str) -> str:
     return f"leave it out: Spark starts later, on the zones{instead}"
 
 
-class OfflineSession(SparkSession):
+class LocalSession(SparkSession):
     """A session of which nothing listens anywhere."""
 
     def __init__(self, flow: DataflowBuilder) -> None:
-        self._client: Any = OfflineClient(flow)
+        self._client: Any = LocalClient(flow)
         self._session_id = self._client._session_id
 
     def __del__(self) -> None:
@@ -150,13 +150,13 @@ class OfflineSession(SparkSession):
 
 
 @contextlib.contextmanager
-def offline(flow: DataflowBuilder) -> Iterator[OfflineSession]:
+def offline(flow: DataflowBuilder) -> Iterator[LocalSession]:
     """Let ``SparkSession.builder...getOrCreate()`` return an offline session; its DataFrames are checked when made."""
-    session = OfflineSession(flow)
+    session = LocalSession(flow)
     builder: Any = SparkSessionOfUsers.Builder
     create, begin = builder.getOrCreate, DataFrame.__init__
 
-    def get_or_create(self: Any) -> OfflineSession:
+    def get_or_create(self: Any) -> LocalSession:
         options = dict(self._options)
         flow.name = flow_name(options.get("spark.app.name"), flow.name)
         if locations := options.get("headwater.locations"):
