@@ -173,7 +173,7 @@ def test_a_job_in_a_file_is_a_dataflow(tmp_path: Path, monkeypatch: pytest.Monke
         "spark.conf.set('spark.sql.shuffle.partitions', 4)\n"
         f"df = spark.readStream.schema('{SCHEMA}').option('maxFilesPerTrigger', 1).json('in/{{location}}')\n"
         "df.printSchema()\nassert df.isStreaming and spark.conf.get('spark.sql.shuffle.partitions') == '4'\n"
-        "q = df.writeStream.format('parquet').option('checkpointLocation', 'c').trigger(availableNow=True).start('out')\n"
+        "q = df.writeStream.format('parquet').option('checkpointLocation', 'c').start('out')\n"
         "q.awaitTermination()\nspark.streams.awaitAnyTermination()\nspark.stop()\n"
     )
     flow = loading.load_dataflow(str(file)).dataflow
