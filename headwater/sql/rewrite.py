@@ -30,7 +30,7 @@ def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str
     def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
         if isinstance(node, Lambda) and placed & {p.lower() for p in node.parameters}:
             # A lambda's variable must not capture a column in a definition.
-            return _mapped(_renamed(node, placed), place, bound)
+            return mapped(_renamed(node, placed), place, bound)
         if not isinstance(node, Name) or node.parts[0].lower() in bound:
             return None
         found = nodes.get(node.parts[0].lower())
@@ -40,7 +40,7 @@ def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str
             found = Name((*found.parts, part)) if isinstance(found, Name) else Field(found, part)
         return found
 
-    return Inference(schema, place="scalar").walk(_mapped(parse(text), place, frozenset())).text
+    return Inference(schema, place="scalar").walk(mapped(parse(text), place, frozenset())).text
 
 
 def _names(node: SyntaxNode) -> frozenset[str]:
@@ -53,7 +53,7 @@ def _names(node: SyntaxNode) -> frozenset[str]:
         elif isinstance(node, Lambda):
             found.update(p.lower() for p in node.parameters)
 
-    _mapped(node, see, frozenset())
+    mapped(node, see, frozenset())
     return frozenset(found)
 
 
@@ -76,10 +76,10 @@ def _renamed(node: Lambda, taken: frozenset[str]) -> Lambda:
         return None if name is None else Name((name, *inner.parts[1:]))
 
     parameters = tuple(new.get(p.lower(), p) for p in node.parameters)
-    return replace(node, parameters=parameters, body=_mapped(node.body, rename, frozenset()))
+    return replace(node, parameters=parameters, body=mapped(node.body, rename, frozenset()))
 
 
-def _mapped(
+def mapped(
     node: SyntaxNode, change: Callable[[SyntaxNode, frozenset[str]], SyntaxNode | None], bound: frozenset[str]
 ) -> SyntaxNode:
     """Rebuild a tree with ``change`` applied from the top; ``bound``: lambda variables in scope."""
@@ -91,7 +91,7 @@ def _mapped(
 
     def value(item: Any) -> Any:
         if isinstance(item, SyntaxNode):
-            return _mapped(item, change, bound)
+            return mapped(item, change, bound)
         return tuple(value(i) for i in item) if isinstance(item, tuple) else item
 
     return replace(node, **{f.name: value(getattr(node, f.name)) for f in fields(node) if f.init})
@@ -123,7 +123,7 @@ def aggregate_calls(text: str, schema: Schema) -> tuple[str, ...]:
         found.setdefault(Inference(schema, place="outside").walk(node).text)
         return node
 
-    _mapped(parse(text), take, frozenset())
+    mapped(parse(text), take, frozenset())
     return tuple(found)
 
 
@@ -160,7 +160,7 @@ def row_aggregates(aggregates: tuple[tuple[str, str], ...], schema: Schema, *, w
         return Name((f"__g{list(calls).index(call)}",))
 
     for alias, text in aggregates:
-        trees.append((alias, _mapped(parse(text), take, frozenset())))
+        trees.append((alias, mapped(parse(text), take, frozenset())))
     found = Schema(tuple(Column(f"__g{i}", t) for i, t in enumerate(calls.values())), internal=True)
     outputs = tuple((alias, Inference(found, place="scalar").walk(tree).text) for alias, tree in trees)
     return RowAggregates(tuple(calls), tuple(calls.values()), outputs)
