@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,8 +28,11 @@ from headwater.dataflow.settings import (
     SchemaOf,
     Seed,
     SensorRate,
+    Statement,
 )
+from headwater.dataflow.statements import translate
 from headwater.dataflow.stream import Stream, schema_text
+from headwater.sql.select import parse_query
 
 
 @checked
@@ -49,11 +52,27 @@ class DataflowBuilder(habits.NameGuard):
         self.locations = locations
         self._sinks: list[Stream] = []
         self._counts: Counter[str] = Counter()
+        self._named: dict[str, Stream] = {}
 
     @property
     def read(self) -> Reader:
         """Sources, as in ``spark.readStream``."""
         return Reader(self)
+
+    def sql(self, text: Statement, args: Mapping[str, Any] | Sequence[Any] | None = None, **streams: Stream) -> Stream:
+        """Return the stream of a SELECT statement of Spark SQL, as ``spark.sql`` does.
+
+        It reads streams by the names of ``.named("readings")``, or given here: ``sql("... FROM r", r=readings)``.
+        ``args`` are the values of its parameters, by name (``:low``) or a list (``?``). The statement becomes the
+        operators of the fluent API; a clause that no stream has is refused with the line to write instead.
+        """
+        given = {name.lower(): stream for name, stream in streams.items()}
+
+        def find(name: str) -> Stream | None:
+            return given.get(name.lower()) or self._named.get(name.lower())
+
+        known = (*streams, *(s.operator.id for s in self._named.values()))
+        return translate(parse_query(text, () if args is None else args), text, find, known)
 
     def build(self) -> Dataflow:
         """Validate the dataflow and return it."""
@@ -101,6 +120,9 @@ class DataflowBuilder(habits.NameGuard):
 
     def add_sink(self, stream: Stream) -> None:
         self._sinks.append(stream)
+
+    def add_name(self, name: str, stream: Stream) -> None:
+        self._named[name.lower()] = stream
 
     def replace_sink(self, old: Stream, new: Stream) -> None:
         self._sinks[self._sinks.index(old)] = new

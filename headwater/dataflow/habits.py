@@ -73,7 +73,6 @@ WRITER = {
 }
 """For names of PySpark's DataStreamWriter."""
 BUILDER = {
-    "sql": 'read.csv("in/{location}", "id int").where("id > 5").select("id")',
     "readStream": 'read.csv("in/{location}", "id int, ts timestamp")',
     "table": 'read.parquet("in/{location}", "id int, ts timestamp")',
     "createDataFrame": 'read.json("in/{location}", "id int, ts timestamp")',

@@ -36,6 +36,7 @@ Place = Annotated[str, OneLine()]
 Condition = Annotated[str, Text(example='where("v > 5")')]
 Projection = Annotated[str, Text(example='select("id", "v * 2 AS twice")')]
 Computed = Annotated[str, Text(example='with_columns(twice="v * 2")')]
+Statement = Annotated[str, Text(example='sql("SELECT id, v FROM readings WHERE v > 5")')]
 Aggregated = Annotated[str, Text(example='agg(mean="avg(v)")')]
 
 

@@ -61,6 +61,9 @@ class Registry(Protocol):
     def replace_sink(self, old: Stream, new: Stream) -> None:
         """Register a sink's new name."""
 
+    def add_name(self, name: str, stream: Stream) -> None:
+        """Register the stream that SQL statements read by a name."""
+
 
 @dataclass(frozen=True, eq=False)
 class Stream(habits.NameGuard):
@@ -119,8 +122,11 @@ class Stream(habits.NameGuard):
         return replace(self, next_requires=self.next_requires & wanted)
 
     def named(self, name: Label) -> Stream:
-        """Name the last operator, for plans, metrics and errors."""
-        return replace(self, operator=replace(self.operator, id=name))
+        """Name the last operator, for plans, metrics and errors, and the stream for SQL statements."""
+        stream = replace(self, operator=replace(self.operator, id=name))
+        if not isinstance(self.operator, sinks.Sink):
+            self.builder.add_name(name, stream)
+        return stream
 
     # ------------------------------------------------------------ row by row
 

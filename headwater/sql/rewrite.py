@@ -19,6 +19,13 @@ from headwater.sql.syntax import Call, Field, Lambda, Name, Star, SyntaxNode
 ROW_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last")
 """Aggregates that a count window supports."""
 _AGGREGATES = frozenset([*AGGREGATES, *AGGREGATE_RULES])
+
+
+def is_aggregate(node: SyntaxNode) -> bool:
+    """Return whether a node is a call of an aggregate function."""
+    return isinstance(node, Call) and node.name.lower() in _AGGREGATES
+
+
 _SAME = {"mean": "avg", "first_value": "first", "last_value": "last"}
 
 
@@ -40,7 +47,7 @@ def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str
             found = Name((*found.parts, part)) if isinstance(found, Name) else Field(found, part)
         return found
 
-    return Inference(schema, place="scalar").walk(mapped(parse(text), place, frozenset())).text
+    return Inference(schema, place="scalar").walk(mapped(parse(text), place)).text
 
 
 def _names(node: SyntaxNode) -> frozenset[str]:
@@ -53,7 +60,7 @@ def _names(node: SyntaxNode) -> frozenset[str]:
         elif isinstance(node, Lambda):
             found.update(p.lower() for p in node.parameters)
 
-    mapped(node, see, frozenset())
+    mapped(node, see)
     return frozenset(found)
 
 
@@ -76,11 +83,13 @@ def _renamed(node: Lambda, taken: frozenset[str]) -> Lambda:
         return None if name is None else Name((name, *inner.parts[1:]))
 
     parameters = tuple(new.get(p.lower(), p) for p in node.parameters)
-    return replace(node, parameters=parameters, body=mapped(node.body, rename, frozenset()))
+    return replace(node, parameters=parameters, body=mapped(node.body, rename))
 
 
 def mapped(
-    node: SyntaxNode, change: Callable[[SyntaxNode, frozenset[str]], SyntaxNode | None], bound: frozenset[str]
+    node: SyntaxNode,
+    change: Callable[[SyntaxNode, frozenset[str]], SyntaxNode | None],
+    bound: frozenset[str] = frozenset(),
 ) -> SyntaxNode:
     """Rebuild a tree with ``change`` applied from the top; ``bound``: lambda variables in scope."""
     changed = change(node, bound)
@@ -123,7 +132,7 @@ def aggregate_calls(text: str, schema: Schema) -> tuple[str, ...]:
         found.setdefault(Inference(schema, place="outside").walk(node).text)
         return node
 
-    mapped(parse(text), take, frozenset())
+    mapped(parse(text), take)
     return tuple(found)
 
 
@@ -160,7 +169,7 @@ def row_aggregates(aggregates: tuple[tuple[str, str], ...], schema: Schema, *, w
         return Name((f"__g{list(calls).index(call)}",))
 
     for alias, text in aggregates:
-        trees.append((alias, mapped(parse(text), take, frozenset())))
+        trees.append((alias, mapped(parse(text), take)))
     found = Schema(tuple(Column(f"__g{i}", t) for i, t in enumerate(calls.values())), internal=True)
     outputs = tuple((alias, Inference(found, place="scalar").walk(tree).text) for alias, tree in trees)
     return RowAggregates(tuple(calls), tuple(calls.values()), outputs)

@@ -85,6 +85,10 @@ _CLAUSES = frozenset([
     *REFUSED, "FROM", "WHERE", "GROUP", "HAVING", "QUALIFY", "UNION", "JOIN", "INNER", "LEFT", "ON", "USING", "LATERAL",
     "WATERMARK", "AS", "SELECT",
 ])  # fmt: skip
+_RESERVED = frozenset([
+    "FROM", "WHERE", "SELECT", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "NATURAL", "ON", "USING", "UNION",
+    "EXCEPT",
+])  # fmt: skip
 _LEADING = ("INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "MERGE", "VALUES", "TABLE", "FROM", "EXPLAIN", "SET", "USE")
 _HINT = "write SELECT columns FROM stream WHERE condition GROUP BY window(ts, '1 hour'), key"
 Arguments = Mapping[str, Any] | Sequence[Any]
@@ -219,7 +223,7 @@ class _StatementReader(ExpressionReader):
 
     def _item(self) -> SelectItem:
         token = self._peek()
-        if token.upper in _CLAUSES and self._peek(1).text != ".":
+        if token.upper in _RESERVED and self._peek(1).text != ".":
             raise self._unexpected(token, "a column", "put a column of that name in back-quotes")
         if self._take("*"):
             return SelectItem(Star(), token.at, without=self._without())
@@ -338,7 +342,7 @@ class _StatementReader(ExpressionReader):
             self._expect("}")
             return name
         token = self._peek()
-        if token.upper in _CLAUSES:
+        if token.upper in _RESERVED:
             raise self._unexpected(token, "the name of a stream")
         name = self._name("the name of a stream")
         while self._take("."):
@@ -474,8 +478,7 @@ def _constant(value: Any) -> SyntaxNode:
         case str():
             return literals.string(value)
         case datetime():
-            keyword = "TIMESTAMP" if value.tzinfo is not None else "TIMESTAMP_NTZ"
-            return literals.typed(keyword, value.isoformat(" "))
+            return literals.typed("TIMESTAMP", value.isoformat(" "))
         case date():
             return literals.typed("DATE", value.isoformat())
     raise DataflowError(
