@@ -73,8 +73,12 @@ class Grouping:
 
     def rewrite(self, node: SyntaxNode) -> SyntaxNode:
         """Return an expression over the columns after the aggregation."""
-        found = self._over_groups(node)
-        return mapped(found, lambda one, bound: self._aggregate(one, None) if is_aggregate(one) else None)
+        known = {other: Name((name,)) for name, other in self.aggregates.items()}
+
+        def place(one: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
+            return known.get(one) or (self._aggregate(one, None) if is_aggregate(one) else None)
+
+        return mapped(self._over_groups(node), place)
 
     def _over_groups(self, node: SyntaxNode) -> SyntaxNode:
         found = mapped(node, lambda one, bound: self._nodes.get(one))

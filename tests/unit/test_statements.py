@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import headwater as hw
 from headwater.core.errors import DataflowError
@@ -230,7 +233,8 @@ FORMS: dict[str, tuple[str, Callable[[Sources], Stream]]] = {
     ),
     "layers": (
         "WITH m AS (SELECT /*+ LAYER(site) */ window, machine, count(*) AS n FROM readings "
-        "GROUP BY window(ts, '1 hour'), machine) SELECT /*+ LAYER(cloud), REQUIRE('gpu = true') */ * FROM m WHERE n > 1",
+        "GROUP BY window(ts, '1 hour'), machine) "
+        "SELECT /*+ LAYER(cloud), REQUIRE('gpu = true') */ * FROM m WHERE n > 1",
         lambda s: (
             hourly(s["readings"].to_layer("site"))
             .agg(n="count(*)")
@@ -281,7 +285,8 @@ def test_streams_have_the_names_that_they_were_given() -> None:
     [
         ("celsius > :low AND machine = :m", {"low": -1.5, "m": "it's"}, "celsius > -1.5D AND machine = 'it\\'s'"),
         ("id = ? OR id = ?", [1, -(2**40)], "id = 1 OR id = -1099511627776"),
-        ("ts > :t", {"t": datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)}, "ts > TIMESTAMP '2026-01-02 03:04:05.000006+00:00'"),
+        ("ts > :t", {"t": datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)},
+         "ts > TIMESTAMP '2026-01-02 03:04:05.000006+00:00'"),
         ("ts > :t", {"t": date(2026, 1, 2)}, "ts > DATE '2026-01-02'"),
         ("celsius > :d", {"d": Decimal("1.50")}, "celsius > 1.50BD"),
         ("machine <=> :n AND :b", {"n": None, "b": True}, "machine <=> NULL AND TRUE"),
@@ -302,14 +307,16 @@ REFUSED: list[tuple[str, str, str, str]] = [
     ("SELECT id FROM readings JOIN orders", "column 25 ", "needs a condition", "a JOIN b ON"),
     ("SELECT id FROM readings EXCEPT SELECT id FROM orders", "column 25 ", "EXCEPT does not run", "LEFT JOIN"),
     ("SELECT id FROM readings TABLESAMPLE (5 ROWS)", "column 25 ", "TABLESAMPLE", "pmod(xxhash64(id)"),
-    ("SELECT count(*) AS n FROM readings", "column 8 ", "no window and not the event time 'ts'", "window(ts, '1 minute')"),
+    ("SELECT count(*) AS n FROM readings", "column 8 ", "no window and not the event time 'ts'",
+     "window(ts, '1 minute')"),
     ("SELECT machine, count(*) AS n FROM readings GROUP BY machine", "column 54 ", "so none ever ends",
      "window(ts, '1 minute'), machine"),
-    ("SELECT count(*) AS n FROM raw GROUP BY window(ts, '1 hour')", "column 40 ", "without event time", "WATERMARK ts DELAY"),
+    ("SELECT count(*) AS n FROM raw GROUP BY window(ts, '1 hour')", "column 40 ", "without event time",
+     "WATERMARK ts DELAY"),
     (f"SELECT id, count(*) AS n FROM readings {WINDOW}", "column 8 ", "neither in GROUP BY nor", "max(id)"),
     (f"SELECT count(*) FROM readings {WINDOW}", "column 8 ", "count(*) has no name", "count(*) AS result"),
     ("SELECT id + 1 FROM readings", "column 8 ", "id + 1 has no name", "id + 1 AS result"),
-    (f"SELECT window FROM readings {WINDOW}, window(ts, '1 day')", "column 75 ", "more than one window", "keep one"),
+    (f"SELECT window FROM readings {WINDOW}, window(ts, '1 day')", "column 69 ", "more than one window", "keep one"),
     ("SELECT machine FROM readings GROUP BY CUBE(machine)", "column 39 ", "CUBE does not run", "UNION ALL"),
     ("SELECT id FROM readings WHERE count(*) > 5", "column 31 ", "WHERE has an aggregate", "HAVING"),
     ("SELECT sum(celsius) OVER (PARTITION BY id) AS s FROM readings", "column 44 ", "does not run", "group by window"),
@@ -319,16 +326,18 @@ REFUSED: list[tuple[str, str, str, str]] = [
     ("SELECT id FROM readings WHERE id IN (SELECT id FROM orders)", "column 38 ", "all rows of its stream", "JOIN"),
     ("SELECT id FROM readings r JOIN orders o ON r.id = o.id", "column 44 ", "has no bound on the time",
      "o.at BETWEEN a.ts -"),
-    ("SELECT id FROM readings r JOIN orders o ON r.id = o.id AND o.at > r.ts", "column 44 ", "no second bound", "BETWEEN"),
+    ("SELECT id FROM readings r JOIN orders o ON r.id = o.id AND o.at > r.ts", "column 44 ", "no second bound",
+     "BETWEEN"),
     ("SELECT id FROM readings r JOIN orders o ON r.id = o.id AND o.at BETWEEN r.ts AND r.ts", "column 8 ",
      "the column 'id' is in r and o", "r.id"),
     ("SELECT * FROM readings r JOIN orders o ON r.id = o.id AND o.at BETWEEN r.ts AND r.ts", "column 8 ",
      "two columns are called 'id'", "a.id AS a_id"),
-    ("SELECT r.id FROM readings r JOIN orders o ON o.at BETWEEN r.ts AND r.ts", "column 46 ", "no equal columns", "a.k = b.k"),
+    ("SELECT r.id FROM readings r JOIN orders o ON o.at BETWEEN r.ts AND r.ts", "column 46 ", "no equal columns",
+     "a.k = b.k"),
     ("SELECT r.id FROM readings r LEFT JOIN orders o ON r.id = o.id AND o.at BETWEEN r.ts AND r.ts AND celsius > 1",
      "column 51 ", "LEFT JOIN", "filter the left stream first"),
     ("SELECT r.zz FROM readings r", "column 8 ", "no column 'zz'", "the columns are id"),
-    ("SELECT\n  celsius > 'x' AS x FROM readings", "line 2, column 3 ", "", "cast"),
+    ("SELECT\n  celsius + tags AS x FROM readings", "line 2, column 3 ", "+ combines it with array<string>", ""),
     ("SELECT id FROM reading", "column 16 ", "there is no stream 'reading'", "did you mean readings?"),
     ("SELECT id FROM readings WHERE id = :x", "column 36 ", "the parameter :x has no value", 'sql(text, {"x": 5})'),
     ("SELECT id FROM readings WHERE id = ?", "column 36 ", "the parameter ? has no value", "sql(text, [5])"),
@@ -338,7 +347,8 @@ REFUSED: list[tuple[str, str, str, str]] = [
     ("SELECT id FROM range(5)", "column 16 ", "table function range", "window(ts"),
     ("SELECT /*+ BROADCAST(x) */ id FROM readings", "column 12 ", "hint 'BROADCAST' is unknown", "LAYER(site)"),
     ("SELECT id FROM readings UNION ALL SELECT id, at FROM orders", "column 25 ", "1 and 2 columns", "same columns"),
-    ("SELECT window, avg(celsius) AS m FROM readings GROUP BY window(ts, 5)", "column 57 ", "interval is needed", "INTERVAL"),
+    ("SELECT window, avg(celsius) AS m FROM readings GROUP BY window(ts, 5)", "column 57 ", "interval is needed",
+     "INTERVAL"),
     ("SELECT " + "(" * 400 + "id" + ")" * 400 + " AS x FROM readings", "column", "nested", "with_columns"),
     ("SELECT * FROM " + "(SELECT * FROM " * 100 + "readings" + ")" * 100, "column", "more than 40 deep", "WITH"),
 ]  # fmt: skip
@@ -353,3 +363,98 @@ def test_refusals_have_a_position_a_reason_and_a_line(text: str, place: str, wha
     assert what in error.what
     assert place in (error.where or "")
     assert hint in (error.hint or "")
+
+
+CONDITIONS = ("celsius > 5", "machine LIKE 'a%'", "id % 2 = 0 OR celsius IS NULL", "size(tags) BETWEEN 1 AND 3")
+ITEMS = {
+    "id": "id", "t": "ts", "k": "machine", "warm": "celsius > 20", "n": "length(machine) * 2",
+    "kind": "part.kind", "low": "CASE WHEN celsius < 5 THEN 'x' ELSE machine END",
+}  # fmt: skip
+AGGREGATES = {"mean": "avg(celsius)", "n": "count(*)", "top": "max_by(id, celsius)", "share": "sum(celsius) / count(*)"}
+KEYS = ("machine", "location", "id")
+WINDOWS = {
+    "window(ts, '1 hour')": hw.window("ts", "1 hour"),
+    "window(ts, '1 hour', '10 minutes')": hw.window("ts", "1 hour", "10 minutes"),
+    "session_window(ts, '5 minutes')": hw.session_window("ts", "5 minutes"),
+}
+
+
+def noisy(draw: Any, text: str) -> str:
+    """Return the text with other spaces, comments and letters, which mean the same."""
+    words = re.split(r" (?=(?:[^']*'[^']*')*[^']*\Z)", text)  # not inside strings
+    spaces = [draw(st.sampled_from([" ", "  ", "\n", " /* x */ ", " -- x\n"])) for _ in words]
+    changed = [w.lower() if w.isupper() and draw(st.booleans()) else w for w in words]
+    return "".join(w + s for w, s in zip(changed, spaces, strict=True))
+
+
+@st.composite
+def rows_of(draw: Any) -> tuple[str, Callable[[Stream], Stream]]:
+    """Draw a SELECT without groups, and its fluent form."""
+    conditions = draw(st.lists(st.sampled_from(CONDITIONS), max_size=1))
+    names = draw(st.lists(st.sampled_from(list(ITEMS)), min_size=1, unique=True))
+    items = [f"{ITEMS[n]} AS {n}" for n in names]
+    text = f"SELECT {' , '.join(items)} FROM readings"
+    text += "".join(f" WHERE {c}" for c in conditions)
+
+    def fluent(stream: Stream) -> Stream:
+        for condition in conditions:
+            stream = stream.where(condition)
+        return stream.select(*items)
+
+    return noisy(draw, text), fluent
+
+
+@st.composite
+def groups_of(draw: Any) -> tuple[str, Callable[[Stream], Stream]]:
+    """Draw a SELECT with groups, and its fluent form."""
+    window = draw(st.sampled_from(list(WINDOWS)))
+    keys = draw(st.lists(st.sampled_from(KEYS), unique=True))
+    names = draw(st.lists(st.sampled_from(list(AGGREGATES)), min_size=1, unique=True))
+    having = draw(st.booleans())
+    plain = draw(st.booleans())
+    made = WINDOWS[window]
+    column = "session_window" if "session" in window else "window"
+    items = [column if plain else f"{column}.start AS begin", *keys, *(f"{AGGREGATES[n]} AS {n}" for n in names)]
+    text = f"SELECT {', '.join(items)} FROM readings GROUP BY {', '.join([window, *keys])}"
+    text += f" HAVING {names[0]} > 1" if having else ""
+
+    def fluent(stream: Stream) -> Stream:
+        stream = stream.group_by(made, *keys).agg(**{n: AGGREGATES[n] for n in names})
+        stream = stream.where(f"{names[0]} > 1") if having else stream
+        return stream if plain else stream.select(f"{column}.start AS begin", *keys, *names)
+
+    return noisy(draw, text), fluent
+
+
+@given(st.data())
+def test_drawn_statements_are_their_fluent_forms(data: st.DataObject) -> None:
+    text, fluent = data.draw(rows_of() | groups_of())
+    how = data.draw(st.sampled_from(["as it is", "query", "named", "union"]))
+    if how == "query":
+        text = f"SELECT * FROM ({text}) AS q"
+    if how == "named":
+        text = f"WITH q AS ({text}) SELECT q.* FROM q"
+    if how == "union":
+        text = f"{text} UNION ALL {text}"
+    whole: Callable[[Sources], Stream] = lambda s: fluent(s["readings"])  # noqa: E731
+    if how == "named":
+        whole = lambda s: (made := fluent(s["readings"])).select(*made.columns)  # noqa: E731
+    if how == "union":
+        whole = lambda s: fluent(s["readings"]).union(fluent(s["readings"]))  # noqa: E731
+    same(text, whole)
+
+
+WORDS = """
+    SELECT FROM WHERE GROUP BY HAVING QUALIFY WITH AS JOIN LEFT ON USING UNION ALL DISTINCT OVER PARTITION ORDER
+    LATERAL VIEW explode EXCEPT STREAM WATERMARK DELAY OF INTERVAL ROW_NUMBER window readings orders r o
+    id ts machine celsius tags at rank n count avg 1 5 '1 hour' 10 SECONDS * ( ) ( ) , , . = <= > :x ? { } /*+ */
+"""
+
+
+@given(st.lists(st.sampled_from(WORDS.split()), max_size=30))
+def test_any_words_are_a_stream_or_an_error_of_the_dataflow(words: list[str]) -> None:
+    builder, streams = begin()
+    try:
+        builder.sql("SELECT " + " ".join(words), {"x": 1}, **streams)
+    except DataflowError as error:
+        assert error.where or "position" in error.what
