@@ -13,19 +13,18 @@ from headwater.dataflow.stream import Stream
 from headwater.dataflow.types import is_time
 from headwater.sql.expressions import check, check_aggregate, check_condition
 from headwater.sql.functions import GENERATORS
-from headwater.sql.grouping import Grouping, has_aggregate
+from headwater.sql.grouping import GroupedColumns, has_aggregate
 from headwater.sql.joinbounds import LEFT, RIGHT, JoinTerms, interval_text, join_terms
 from headwater.sql.lexer import quote_name, quoted
 from headwater.sql.printer import printed
 from headwater.sql.ranking import rank_bound, with_qualify
 from headwater.sql.rewrite import mapped
 from headwater.sql.schema import Schema, suggest
-from headwater.sql.scope import Scope, ScopedColumn, ScopedRelation, all_of, conjuncts, contains
+from headwater.sql.scope import Scope, ScopeColumn, ScopeRelation, all_of, conjuncts, contains
 from headwater.sql.statement import (
     Clause,
     JoinRelation,
-    LayerHint,
-    NamedRelation,
+    PlaceHint,
     Query,
     QueryRelation,
     RankCall,
@@ -33,6 +32,7 @@ from headwater.sql.statement import (
     SelectItem,
     SelectQuery,
     StatementError,
+    StreamRelation,
     UnionQuery,
     WithQuery,
     place_in,
@@ -184,7 +184,7 @@ class _Translator:
 
     def _source_of(self, query: SelectQuery, views: _Views) -> tuple[Stream, Scope, SelectQuery]:
         source = query.source
-        if isinstance(source, NamedRelation | QueryRelation):
+        if isinstance(source, StreamRelation | QueryRelation):
             inner, known = self._inner(source, views)
             if isinstance(inner, SelectQuery):
                 outer, bounded = with_qualify(query, inner, source.alias)
@@ -194,19 +194,19 @@ class _Translator:
         stream, scope = self._relation(source, views, query.hint)
         return *self._viewed(stream, scope, query), query
 
-    def _inner(self, source: NamedRelation | QueryRelation, views: _Views) -> tuple[Query | None, _Views]:
+    def _inner(self, source: StreamRelation | QueryRelation, views: _Views) -> tuple[Query | None, _Views]:
         if isinstance(source, QueryRelation):
             return source.query, views
         view = views.get(source.name.lower())
         return (view.query, view.views) if view is not None else (None, views)
 
-    def _relation(self, source: Relation, views: _Views, hint: LayerHint) -> tuple[Stream, Scope]:
+    def _relation(self, source: Relation, views: _Views, hint: PlaceHint) -> tuple[Stream, Scope]:
         match source:
             case JoinRelation():
                 return self._join(source, views, hint)
             case QueryRelation(query, alias, at):
                 stream = self.stream(query, views)
-            case NamedRelation(name, alias, at):
+            case StreamRelation(name, alias, at):
                 stream = self._named(name, views, at)
                 if (mark := source.watermark) is not None:
                     with self._at(mark.column.at):
@@ -214,7 +214,7 @@ class _Translator:
                         stream = stream.with_watermark(column, interval_text(mark.delay.node))
         return self._placed(stream, hint, at), _scope(alias, stream)
 
-    def _placed(self, stream: Stream, hint: LayerHint, at: int) -> Stream:
+    def _placed(self, stream: Stream, hint: PlaceHint, at: int) -> Stream:
         with self._at(at):
             stream = stream.to_layer(hint.layer) if hint.layer is not None else stream
             return stream.require(*hint.requires) if hint.requires else stream
@@ -239,20 +239,16 @@ class _Translator:
                 array = check(printed(scope.resolve(view.array.node)), stream.schema).text
                 stream = stream.explode(array, view.column, position=view.position, outer=view.outer)
             names = [view.position] if view.position is not None else []
-            columns = tuple(ScopedColumn(n, Name((n,))) for n in (*names, view.column))
-            scope = replace(
-                scope,
-                relations=(*scope.relations, ScopedRelation(view.alias, columns)),
-                star=(*scope.star, *columns),
-            )
+            columns = tuple(ScopeColumn(n, Name((n,))) for n in (*names, view.column))
+            scope = Scope((*scope.relations, ScopeRelation(view.alias, columns)))
         return stream, scope
 
     # ------------------------------------------------------------ JOIN
 
-    def _join(self, source: JoinRelation, views: _Views, hint: LayerHint) -> tuple[Stream, Scope]:
+    def _join(self, source: JoinRelation, views: _Views, hint: PlaceHint) -> tuple[Stream, Scope]:
         left, mine = self._relation(source.left, views, hint)
         right, theirs = self._relation(source.right, views, hint)
-        at = source.on.at if source.on is not None else source.at
+        at = source.on.at
         times = []
         for stream in (left, right):
             if stream.shape.event_time is None:
@@ -285,7 +281,7 @@ class _Translator:
         time = Name((names[times[1].lower()],))
         keyed = {theirs_.lower(): mine_ for mine_, theirs_ in terms.keys}
 
-        def after(column: ScopedColumn) -> ScopedColumn:
+        def after(column: ScopeColumn) -> ScopeColumn:
             def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
                 if not isinstance(node, Name) or node.parts[0].lower() in bound:
                     return None
@@ -298,7 +294,8 @@ class _Translator:
 
             return replace(column, value=mapped(column.value, place))
 
-        scope = _joined_scope(source, mine, theirs, after)
+        moved = (replace(r, columns=tuple(map(after, r.columns))) for r in theirs.relations)
+        scope = Scope((*mine.relations, *moved))
         if terms.both:
             joined = self._where(joined, Clause(all_of([parts[n] for n in terms.both]), at), scope.resolve)
         return joined, scope
@@ -331,7 +328,7 @@ class _Translator:
                 found.append(_Column(name, value, item.at))
         return found, whole
 
-    def _star(self, item: SelectItem, scope: Scope, stream: Stream) -> tuple[ScopedColumn, ...]:
+    def _star(self, item: SelectItem, scope: Scope, stream: Stream) -> tuple[ScopeColumn, ...]:
         assert isinstance(item.node, Star)
         parts = item.node.parts
         if parts and scope.relation(parts[0]) is None:
@@ -343,7 +340,7 @@ class _Translator:
                     f"{parts[0]!r} is neither a stream nor a struct", hint=f"write {parts[0]} without .*"
                 )
             assert isinstance(value, Name)
-            return tuple(ScopedColumn(f.name, Name((*value.parts, f.name))) for f in fields)
+            return tuple(ScopeColumn(f.name, Name((*value.parts, f.name))) for f in fields)
         columns = scope.columns_of(parts[0]) if parts else scope.star
         without = {name.lower() for name in item.without}
         unknown = without - {c.name.lower() for c in columns}
@@ -374,7 +371,7 @@ class _Translator:
     def _grouped(
         self, stream: Stream, query: SelectQuery, scope: Scope, columns: list[_Column], qualify: SyntaxNode | None
     ) -> tuple[Stream, list[_Column], SyntaxNode | None]:
-        grouping = Grouping(frozenset(c.lower() for c in stream.columns))
+        grouping = GroupedColumns(frozenset(c.lower() for c in stream.columns))
         for clause in self._groups(query, scope, columns):
             with self._at(clause.at):
                 same = next((c.name for c in columns if c.value == clause.node), None)
@@ -468,7 +465,7 @@ class _Translator:
 
 
 def _scope(alias: str, stream: Stream) -> Scope:
-    return Scope.of(alias, tuple(ScopedColumn(c, Name((c,))) for c in stream.columns))
+    return Scope.of(alias, tuple(ScopeColumn(c, Name((c,))) for c in stream.columns))
 
 
 def _declared(node: Name, scope: Scope) -> str:
@@ -524,15 +521,7 @@ def _window(call: Call, schema: Schema) -> stateful.TimeWindow | stateful.Sessio
 
 def _terms(source: JoinRelation, mine: Scope, theirs: Scope, times: list[str]) -> tuple[JoinTerms, list[SyntaxNode]]:
     """Sort the parts of a join's condition, whose names get the side of their column."""
-    if source.on is None:
-        terms = JoinTerms()
-        for name in source.using:
-            pair = (mine.find(name), theirs.find(name))
-            if pair[0] is None or pair[1] is None:
-                raise DataflowError(f"the column {name!r} is not in both streams", hint="write ON a.k = b.k")
-            terms.keys.append((_plain(pair[0].value, "USING"), _plain(pair[1].value, "USING")))
-        return terms, []
-    both = Scope((*_sided(mine, LEFT).relations, *_sided(theirs, RIGHT).relations), ())
+    both = Scope((*_sided(mine, LEFT).relations, *_sided(theirs, RIGHT).relations))
     terms = join_terms(both.resolve(source.on.node), *times)
     return terms, list(conjuncts(source.on.node))
 
@@ -544,7 +533,7 @@ def _sided(scope: Scope, side: str) -> Scope:
     relations = tuple(
         replace(r, columns=tuple(replace(c, value=mapped(c.value, place)) for c in r.columns)) for r in scope.relations
     )
-    return replace(scope, relations=relations)
+    return Scope(relations)
 
 
 def _with_times(times: list[str], alias: str) -> str:
@@ -574,17 +563,3 @@ def _renamed(left: Stream, right: Stream, terms: JoinTerms, alias: str) -> tuple
     order = {c.lower(): n for n, c in enumerate(right.columns)}
     pairs.sort(key=lambda pair: order[pair[0].lower()])
     return right.select(*(f"{quoted(a)} AS {quoted(b)}" for a, b in pairs)), names
-
-
-def _joined_scope(
-    source: JoinRelation, mine: Scope, theirs: Scope, after: Callable[[ScopedColumn], ScopedColumn]
-) -> Scope:
-    moved = tuple(replace(r, columns=tuple(map(after, r.columns))) for r in theirs.relations)
-    shared = {name.lower() for name in source.using}
-    keys = tuple(c for name in source.using for c in mine.star if c.name.lower() == name.lower())
-    star = (
-        *keys,
-        *(c for c in mine.star if c.name.lower() not in shared),
-        *(after(c) for c in theirs.star if c.name.lower() not in shared),
-    )
-    return Scope((*mine.relations, *moved), star, mine.shared | theirs.shared | shared)

@@ -17,7 +17,7 @@ WINDOWS = ("window", "session_window")
 
 
 @dataclass
-class Grouping:
+class GroupedColumns:
     """The groups of a SELECT, and its aggregates in the order in which they are found.
 
     ``columns`` are the groups' columns, in order; ``made`` those among them that are computed first.

@@ -12,7 +12,7 @@ from headwater.sql.syntax import Binary, Field, Name, SyntaxNode
 
 
 @dataclass(frozen=True)
-class ScopedColumn:
+class ScopeColumn:
     """A column of a relation: its name there, and its value over the columns of the stream."""
 
     name: str
@@ -20,35 +20,38 @@ class ScopedColumn:
 
 
 @dataclass(frozen=True)
-class ScopedRelation:
+class ScopeRelation:
     """A relation by its alias."""
 
     alias: str
-    columns: tuple[ScopedColumn, ...]
+    columns: tuple[ScopeColumn, ...]
 
-    def find(self, name: str) -> ScopedColumn | None:
+    def find(self, name: str) -> ScopeColumn | None:
         """Return a column by name, ignoring case."""
         return next((c for c in self.columns if c.name.lower() == name.lower()), None)
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The relations of a FROM. ``star``: the columns of ``*``; ``shared``: names of USING, which need no relation."""
+    """The relations of a FROM, in order."""
 
-    relations: tuple[ScopedRelation, ...]
-    star: tuple[ScopedColumn, ...]
-    shared: frozenset[str] = frozenset()
+    relations: tuple[ScopeRelation, ...]
 
     @classmethod
-    def of(cls, alias: str, columns: tuple[ScopedColumn, ...]) -> Scope:
+    def of(cls, alias: str, columns: tuple[ScopeColumn, ...]) -> Scope:
         """Return the scope of one relation."""
-        return cls((ScopedRelation(alias, columns),), columns)
+        return cls((ScopeRelation(alias, columns),))
 
-    def relation(self, alias: str) -> ScopedRelation | None:
+    @property
+    def star(self) -> tuple[ScopeColumn, ...]:
+        """The columns of ``*``."""
+        return tuple(column for relation in self.relations for column in relation.columns)
+
+    def relation(self, alias: str) -> ScopeRelation | None:
         """Return a relation by its alias, ignoring case."""
         return next((r for r in self.relations if r.alias and r.alias.lower() == alias.lower()), None)
 
-    def columns_of(self, alias: str) -> tuple[ScopedColumn, ...]:
+    def columns_of(self, alias: str) -> tuple[ScopeColumn, ...]:
         """Return the columns of ``alias.*``."""
         found = self.relation(alias)
         if found is None:
@@ -56,10 +59,10 @@ class Scope:
             raise DataflowError(f"there is no stream {alias!r} here", hint=suggest(alias, names, kind="streams"))
         return found.columns
 
-    def find(self, name: str) -> ScopedColumn | None:
+    def find(self, name: str) -> ScopeColumn | None:
         """Return the only column of a name; None if there is none."""
         owners = [(r, c) for r in self.relations if (c := r.find(name)) is not None]
-        if len(owners) > 1 and name.lower() not in self.shared:
+        if len(owners) > 1:
             aliases = " and ".join(r.alias or "a query" for r, _ in owners)
             raise DataflowError(
                 f"the column {name!r} is in {aliases}", hint=f"write {owners[0][0].alias or 'alias'}.{name}"

@@ -18,18 +18,18 @@ from headwater.sql.lexer import Token
 from headwater.sql.parser import ExpressionReader, parse
 from headwater.sql.statement import (
     Clause,
+    ExplodeView,
     JoinRelation,
-    LateralView,
-    LayerHint,
-    NamedRelation,
+    OrderKey,
+    PlaceHint,
     Query,
     QueryRelation,
     RankCall,
     Relation,
     SelectItem,
     SelectQuery,
-    SortKey,
     StatementError,
+    StreamRelation,
     UnionQuery,
     WatermarkClause,
     WithQuery,
@@ -187,7 +187,7 @@ class _StatementReader(ExpressionReader):
             self._refuse_clauses()
             raise self._unexpected(self._peek(), "FROM and the name of a stream")
         source = self._relation()
-        views: list[LateralView] = []
+        views: list[ExplodeView] = []
         while self._peek().upper == "LATERAL":
             views.append(self._lateral())
         where = self._clause() if self._take_word("WHERE") else None
@@ -199,7 +199,7 @@ class _StatementReader(ExpressionReader):
             tuple(items), source, begin.at, hint, tuple(views), where, groups, group_all, having, qualify, distinct
         )
 
-    def _hints(self) -> LayerHint:
+    def _hints(self) -> PlaceHint:
         layer, requires = None, []
         while self._take("/*+"):
             while not (self._peek().text == "*" and self._peek(1).text == "/"):
@@ -219,7 +219,7 @@ class _StatementReader(ExpressionReader):
                 else:
                     requires.append(value.text)
             self.position += 2
-        return LayerHint(layer, tuple(requires))
+        return PlaceHint(layer, tuple(requires))
 
     def _item(self) -> SelectItem:
         token = self._peek()
@@ -299,15 +299,12 @@ class _StatementReader(ExpressionReader):
             elif not self._take_word("JOIN"):
                 return found
             right = self._primary_relation()
-            if self._take_word("USING"):
-                found = JoinRelation(found, right, how, token.at, using=self._names())
-            elif self._take_word("ON"):
-                found = JoinRelation(found, right, how, token.at, on=self._clause())
-            else:
+            if not self._take_word("ON"):
                 self._refuse_clauses()
-                raise self._error(token, "a join of streams needs a condition and a bound of time", _BOUNDED)
+                raise self._error(self._peek(), "a join of streams needs a condition and a bound of time", _BOUNDED)
+            found = JoinRelation(found, right, how, token.at, self._clause())
 
-    def _primary_relation(self) -> NamedRelation | QueryRelation:
+    def _primary_relation(self) -> StreamRelation | QueryRelation:
         token = self._peek()
         if token.upper == "LATERAL" or (token.upper == "VALUES" and self._peek(1).text == "("):
             raise self._error(token, f"{token.upper} is no stream", "name a stream, or write a query in parentheses")
@@ -320,9 +317,9 @@ class _StatementReader(ExpressionReader):
             return self._marked_stream()
         name = self._stream_name()
         watermark = self._watermark()
-        return NamedRelation(name, self._alias("the name of the stream") or name, token.at, watermark)
+        return StreamRelation(name, self._alias("the name of the stream") or name, token.at, watermark)
 
-    def _marked_stream(self) -> NamedRelation:
+    def _marked_stream(self) -> StreamRelation:
         """Read ``STREAM readings`` or ``STREAM(readings)``; all relations are streams."""
         token = self._next()
         if self._peek().kind != "symbol" and self._peek().upper in _CLAUSES:
@@ -333,7 +330,7 @@ class _StatementReader(ExpressionReader):
         else:
             name = self._stream_name()
         watermark = self._watermark()
-        return NamedRelation(name, self._alias("the name of the stream") or name, token.at, watermark)
+        return StreamRelation(name, self._alias("the name of the stream") or name, token.at, watermark)
 
     def _stream_name(self) -> str:
         """Read ``readings``, or ``{readings}`` as PySpark writes the names of arguments."""
@@ -361,7 +358,7 @@ class _StatementReader(ExpressionReader):
         self._expect_word("OF")
         return WatermarkClause(column, self._clause())
 
-    def _lateral(self) -> LateralView:
+    def _lateral(self) -> ExplodeView:
         token = self._next()
         if not self._take_word("VIEW"):
             raise self._error(token, "LATERAL takes a VIEW here", "write LATERAL VIEW explode(tags) AS tag")
@@ -382,7 +379,7 @@ class _StatementReader(ExpressionReader):
                 token, f"{call.name} gives another number of columns", "explode(a) AS v; posexplode(a) AS i, v"
             )
         position = names[0] if len(names) == 2 else None
-        return LateralView(Clause(call.arguments[0], function.at), alias, names[-1], position, outer)
+        return ExplodeView(Clause(call.arguments[0], function.at), alias, names[-1], position, outer)
 
     # ------------------------------------------------------------ expressions
 
@@ -391,7 +388,7 @@ class _StatementReader(ExpressionReader):
         if not self._take("("):
             raise self._refused(self._peek(), "WINDOW")
         partition: list[SyntaxNode] = []
-        order: list[SortKey] = []
+        order: list[OrderKey] = []
         if self._take_word("PARTITION"):
             self._expect_word("BY")
             partition.append(self.expression())
@@ -408,7 +405,7 @@ class _StatementReader(ExpressionReader):
                     raise self._unexpected(
                         self._peek(), "no NULLS FIRST or LAST", "as in Spark, NULLs are the lowest values"
                     )
-                order.append(SortKey(value, descending))
+                order.append(OrderKey(value, descending))
                 if not self._take(","):
                     break
         if self._peek().upper in ("ROWS", "RANGE"):

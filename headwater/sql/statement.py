@@ -14,7 +14,7 @@ class StatementError(DataflowError):
 
 
 @dataclass(frozen=True)
-class SortKey(SyntaxNode):
+class OrderKey(SyntaxNode):
     """``value [ASC | DESC]`` of an ORDER BY."""
 
     value: SyntaxNode
@@ -27,7 +27,7 @@ class RankCall(SyntaxNode):
 
     name: str
     partition: tuple[SyntaxNode, ...]
-    order: tuple[SortKey, ...]
+    order: tuple[OrderKey, ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class WatermarkClause:
 
 
 @dataclass(frozen=True)
-class NamedRelation:
+class StreamRelation:
     """A stream by its name, or a query of the WITH clause."""
 
     name: str
@@ -77,21 +77,20 @@ class QueryRelation:
 
 @dataclass(frozen=True)
 class JoinRelation:
-    """Two relations, paired by ``on`` or by equal columns of the names in ``using``."""
+    """Two relations, and the condition by which their rows are paired."""
 
     left: Relation
-    right: NamedRelation | QueryRelation
+    right: StreamRelation | QueryRelation
     how: Literal["inner", "left"]
     at: int
-    on: Clause | None = None
-    using: tuple[str, ...] = ()
+    on: Clause
 
 
-Relation: TypeAlias = NamedRelation | QueryRelation | JoinRelation
+Relation: TypeAlias = StreamRelation | QueryRelation | JoinRelation
 
 
 @dataclass(frozen=True)
-class LateralView:
+class ExplodeView:
     """``LATERAL VIEW [OUTER] explode(array) alias AS column``; with posexplode, two columns."""
 
     array: Clause
@@ -102,7 +101,7 @@ class LateralView:
 
 
 @dataclass(frozen=True)
-class LayerHint:
+class PlaceHint:
     """``/*+ LAYER(site), REQUIRE('gpu = true') */``: the place of a SELECT's operators."""
 
     layer: str | None = None
@@ -116,8 +115,8 @@ class SelectQuery:
     items: tuple[SelectItem, ...]
     source: Relation
     at: int
-    hint: LayerHint = LayerHint()
-    views: tuple[LateralView, ...] = ()
+    hint: PlaceHint = PlaceHint()
+    views: tuple[ExplodeView, ...] = ()
     where: Clause | None = None
     groups: tuple[Clause, ...] = ()
     group_all: bool = False

@@ -304,7 +304,7 @@ REFUSED: list[tuple[str, str, str, str]] = [
     ("SELECT id FROM readings CROSS JOIN orders", "column 25 ", "CROSS JOIN", "BETWEEN"),
     ("SELECT id FROM readings RIGHT JOIN orders ON TRUE", "column 25 ", "RIGHT JOIN", "swap the streams"),
     ("SELECT id FROM readings LEFT ANTI JOIN orders ON TRUE", "column 30 ", "ANTI JOIN", "IS NULL"),
-    ("SELECT id FROM readings JOIN orders", "column 25 ", "needs a condition", "a JOIN b ON"),
+    ("SELECT id FROM readings JOIN orders", "column 36 ", "needs a condition", "a JOIN b ON"),
     ("SELECT id FROM readings EXCEPT SELECT id FROM orders", "column 25 ", "EXCEPT does not run", "LEFT JOIN"),
     ("SELECT id FROM readings TABLESAMPLE (5 ROWS)", "column 25 ", "TABLESAMPLE", "pmod(xxhash64(id)"),
     ("SELECT count(*) AS n FROM readings", "column 8 ", "no window and not the event time 'ts'",
