@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from headwater.dataflow.settings import (
     Seed,
     SensorRate,
     Statement,
+    ValuesOf,
 )
 from headwater.dataflow.statements import translate
 from headwater.dataflow.stream import Stream, schema_text
@@ -59,7 +60,7 @@ class DataflowBuilder(habits.NameGuard):
         """Sources, as in ``spark.readStream``."""
         return Reader(self)
 
-    def sql(self, text: Statement, args: Mapping[str, Any] | Sequence[Any] | None = None, **streams: Stream) -> Stream:
+    def sql(self, text: Statement, args: ValuesOf = None, **streams: Stream) -> Stream:
         """Return the stream of a SELECT statement of Spark SQL, as ``spark.sql`` does.
 
         It reads streams by the names of ``.named("readings")``, or given here: ``sql("... FROM r", r=readings)``.
@@ -72,7 +73,7 @@ class DataflowBuilder(habits.NameGuard):
             return given.get(name.lower()) or self._named.get(name.lower())
 
         known = (*streams, *(s.operator.id for s in self._named.values()))
-        return translate(parse_query(text, () if args is None else args), text, find, known)
+        return translate(parse_query(text, args or ()), text, find, known)
 
     def build(self) -> Dataflow:
         """Validate the dataflow and return it."""

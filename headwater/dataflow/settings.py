@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from headwater.core.rules import (
+    ANYTHING,
     MOST_ITEMS,
     AnyOf,
     FileName,
     Interval,
     Kind,
+    ListOf,
     Number,
     OneLine,
     Refused,
+    Rule,
     Span,
     Text,
     Whole,
@@ -55,6 +59,20 @@ class SchemaText(Text):
         raise Refused(f"{what} where a schema is wanted", hint='write "id int, ts timestamp, v double"')
 
 
+@dataclass(frozen=True)
+class StatementValues(Rule):
+    """Values of a statement's parameters: by name, or in a list; None for none."""
+
+    def check(self, value: Any, name: str) -> Mapping[str, Any] | tuple[Any, ...]:
+        if value is None:
+            return ()
+        if isinstance(value, Mapping):
+            names = ListOf(OneLine()).check(value.keys(), name)
+            return {key: value[key] for key in names}
+        return ListOf(ANYTHING).check(value, name)
+
+
+ValuesOf = Annotated[Mapping[str, Any] | Sequence[Any] | None, StatementValues()]
 SchemaOf = Annotated[str, SchemaText()]
 Option = Annotated[str | float | bool, AnyOf((Text(), Kind(bool), Whole(), Number()))]
 """The value of a connector's option: text, or a value that becomes text."""

@@ -13,7 +13,7 @@ from headwater.dataflow.stream import Stream
 from headwater.dataflow.types import is_time
 from headwater.sql.expressions import check, check_aggregate, check_condition
 from headwater.sql.functions import GENERATORS
-from headwater.sql.grouping import GroupedColumns, has_aggregate
+from headwater.sql.grouping import WINDOWS, GroupedColumns, has_aggregate
 from headwater.sql.joinbounds import LEFT, RIGHT, JoinTerms, interval_text, join_terms
 from headwater.sql.lexer import quote_name, quoted
 from headwater.sql.printer import printed
@@ -444,20 +444,27 @@ class _Translator:
         (call, most) = known[0]
         if len(known) > 1 or any(contains(c.value, RankCall) and c.value != call for c in columns):
             raise DataflowError("a SELECT has two ranks", hint="put one of them into a query of its own")
-        if call.name != "row_number":
-            raise DataflowError(f"{call.name}() has no top list", hint="write ROW_NUMBER() OVER (...) <= 10")
-        per = [_plain(node, "PARTITION BY") for node in call.partition]
+        if call.name not in ("row_number", "rank", "dense_rank"):
+            raise DataflowError(
+                f"{call.name}() has no top list", hint="write ROW_NUMBER(), RANK() or DENSE_RANK() OVER (...) <= 10"
+            )
+        per = [
+            _window(node, stream.schema)
+            if isinstance(node, Call) and node.name in WINDOWS
+            else _plain(node, "PARTITION BY")
+            for node in call.partition
+        ]
         if not per:
             raise DataflowError("the rank has no partition", hint="write PARTITION BY window")
-        if len(call.order) != 1 or not call.order[0].descending:
+        ways = {key.descending for key in call.order}
+        if len(ways) != 1:
             raise DataflowError(
-                "a top list is ordered by one column, the highest first",
-                hint="write ORDER BY n DESC; equal rows are ordered by their other columns",
+                "a top list is ordered by columns of one direction", hint="write ORDER BY n DESC, or ORDER BY n"
             )
-        by = _plain(call.order[0].value, "ORDER BY")
+        by = [_plain(key.value, "ORDER BY") for key in call.order]
         name = next((c.name for c in columns if c.value == call and c.name is not None), None)
         name = _free(name or "rank", stream.columns)
-        stream = stream.top_k(most, by, per=per, rank=name)
+        stream = stream.top_k(most, by, per=per, rank=name, ties=call.name, ascending=not ways.pop())  # type: ignore[arg-type]
         rest = [part for part, bound in bounds if bound is None]
         if rest:
             stream = stream.where(check_condition(printed(all_of(rest)), stream.schema).text)

@@ -39,12 +39,13 @@ from headwater.dataflow.settings import (
 from headwater.dataflow.types import StreamType
 from headwater.sql.expressions import parse_projection
 from headwater.sql.lexer import quoted
-from headwater.sql.rewrite import row_json, row_struct
+from headwater.sql.rewrite import ranked_rows, row_json, row_struct
 from headwater.sql.schema import Schema
 
 _NUMBER = re.compile(r"([0-9.]+)")
 
 Columns = ColumnName | Sequence[ColumnName]
+GroupKey = ColumnName | stateful.TimeWindow | stateful.SessionWindow
 
 
 class Registry(Protocol):
@@ -216,7 +217,7 @@ class Stream(habits.NameGuard):
         """
         return self._then(ops.Watermark, column=column, delay=delay, idle_after=idle_after)
 
-    def group_by(self, *keys: ColumnName | stateful.TimeWindow | stateful.SessionWindow) -> Grouped:
+    def group_by(self, *keys: GroupKey) -> Grouped:
         """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``."""
         windows = [k for k in keys if not isinstance(k, str)]
         if len(windows) > 1:
@@ -268,33 +269,53 @@ class Stream(habits.NameGuard):
             earliest, latest = _NUMBER.sub(r"-\1", within), within
         return self._then(stateful.Join, (other,), on=_tuple(on), earliest=earliest, latest=latest, how=how)
 
-    def top_k(self, k: TopRows, by: ColumnName, *, per: Columns = "window", rank: ColumnName = "rank") -> Stream:
+    def top_k(
+        self,
+        k: TopRows,
+        by: Columns,
+        *,
+        per: GroupKey | Sequence[GroupKey] = "window",
+        rank: ColumnName = "rank",
+        ties: Literal["row_number", "rank", "dense_rank"] = "row_number",
+        ascending: bool = False,
+    ) -> Stream:
         """Keep the ``k`` rows with the highest ``by`` per window (and other columns).
 
-        Rows of equal ``by`` are ordered by the remaining columns, highest first, so the result is deterministic.
+        ``per`` may have a window of rows: ``top_k(1, "ts", per=[hw.window("ts", "1 hour"), "machine"])`` keeps the last
+        row of each machine and hour. ``ties``: with ``"row_number"``, rows of equal ``by`` are ordered by the remaining
+        columns, highest first, so the result is deterministic; ``"rank"`` and ``"dense_rank"`` keep all rows of a rank
+        up to ``k``, as in SQL. ``ascending``: keep the lowest.
         ``k`` is at most 100000, for the rows of a window are one array in one row of Spark.
         """
-        keys = _tuple(per)
+        keys, order = _sequence(per), _tuple(by)
         names = {c.lower(): c for c in self.columns}
         where = f"top_k after '{self.operator.id}'"
-        for name in (*keys, by):
+        plain = [key for key in keys if isinstance(key, str)]
+        for name in (*plain, *order):
             if name.lower() not in names:
                 raise DataflowError(
                     f"no column {shown(name)}", where=where, hint=f"the columns are {cut(', '.join(self.columns), 600)}"
                 )
-        grouped = {key.lower() for key in keys}
-        rest = [
-            names[by.lower()],
-            *(c for c in self.columns if c.lower() not in grouped and c.lower() != by.lower()),
-        ]
-        best = f"slice(sort_array(collect_list({row_struct(rest)}), false), 1, {k})"
+        first = [names[name.lower()] for name in order]
+        grouped = {key.lower() for key in plain}
+        rest = [*first, *(c for c in self.columns if c.lower() not in grouped | {f.lower() for f in first})]
+        best = f"sort_array(collect_list({row_struct(rest)}), {str(ascending).lower()})"
+        best = f"slice({best}, 1, {k})" if ties == "row_number" else best
         if len(best) > MOST_TEXT:
             raise DataflowError(
                 f"rows of {len(self.columns)} columns are too wide", where=where, hint="select fewer columns before it"
             )
-        ranked = self.group_by(*keys).agg(best=best).explode("best", "item", position="position")
-        outputs = [c if c.lower() in grouped else f"item.{quoted(c)} AS {quoted(c)}" for c in self.columns]
-        return ranked.select(*outputs, f"position + 1 AS {quoted(rank)}")
+        found = self.group_by(*keys).agg(best=best)
+        columns = [*(c for c in found.columns[:-1] if c.lower() not in names), *self.columns]
+        if ties == "row_number":
+            ranked, row, place = found.explode("best", "item", position="position"), "item", "position + 1"
+        else:
+            kept, places = ranked_rows(first, k, distinct=ties == "dense_rank", ascending=ascending)
+            ranked = found.with_columns(best=kept).explode(places, "item")
+            row, place = "item.row", "item.place"
+        own = grouped | {c.lower() for c in found.columns}
+        outputs = [c if c.lower() in own else f"{row}.{quoted(c)} AS {quoted(c)}" for c in columns]
+        return ranked.select(*outputs, f"{place} AS {quoted(rank)}")
 
     def scan(
         self,
@@ -565,6 +586,10 @@ class WrittenStream(ArgumentGuard):
 
 def _tuple(columns: Columns) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _sequence(keys: GroupKey | Sequence[GroupKey]) -> tuple[GroupKey, ...]:
+    return (keys,) if isinstance(keys, str) or not isinstance(keys, Sequence) else tuple(keys)
 
 
 def schema_text(schema: str, where: str) -> str:

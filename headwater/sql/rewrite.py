@@ -10,7 +10,7 @@ from headwater.core.errors import DataflowError
 from headwater.sql.expressions import check
 from headwater.sql.functions import AGGREGATES
 from headwater.sql.inference import Inference
-from headwater.sql.lexer import quote_name, quote_string
+from headwater.sql.lexer import quote_name, quote_string, quoted
 from headwater.sql.parser import parse
 from headwater.sql.schema import Column, DataType, Schema
 from headwater.sql.special import AGGREGATE_RULES
@@ -109,6 +109,22 @@ def mapped(
 def row_struct(columns: Iterable[str]) -> str:
     """Return a struct of columns, each under its own name."""
     return f"named_struct({', '.join(f'{quote_string(c)}, {quote_name(c)}' for c in columns)})"
+
+
+def ranked_rows(by: Iterable[str], most: int, *, distinct: bool, ascending: bool) -> tuple[str, str]:
+    """Return the rows of a sorted array ``best`` up to a rank, and then each with its rank, as fields row and place.
+
+    The rank is one more than the number of rows, or of distinct values, in front. Structs compare as ORDER BY does:
+    NULL is the lowest value.
+    """
+    fields = tuple(by)
+    value = f"named_struct({', '.join(f'{quote_string(c)}, x.{quoted(c)}' for c in fields)})"
+    values = f"transform(best, x -> {value})"
+    values = f"array_distinct({values})" if distinct else values
+    before = "<" if ascending else ">"
+    kept = f"filter(best, x -> size({values}) < {most} OR NOT get({values}, {most - 1}) {before} {value})"
+    place = f"size(filter({values}, v -> v {before} {value})) + 1"
+    return kept, f"transform(best, x -> named_struct('row', x, 'place', {place}))"
 
 
 JSON_TIMES = (

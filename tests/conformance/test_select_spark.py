@@ -84,6 +84,21 @@ STATEMENTS = {
         SELECT window.start AS s, machine, rank FROM (
             SELECT *, ROW_NUMBER() OVER (PARTITION BY window ORDER BY newest DESC) AS rank FROM ({HOURS})
         ) WHERE rank <= 2 AND n > 1""",
+    "ranks": f"""
+        SELECT * FROM (
+            SELECT window.end AS e, machine, n, RANK() OVER (PARTITION BY window ORDER BY n DESC) AS place
+            FROM ({HOURS})
+        ) WHERE place <= 2""",
+    "ranks without gaps, the lowest first": """
+        SELECT id, place FROM (
+            SELECT *, DENSE_RANK() OVER (PARTITION BY window(ts, '1 minute') ORDER BY warm, machine) AS place
+            FROM (SELECT *, celsius > 40 AS warm FROM readings)
+        ) WHERE place < 4""",
+    "last rows": """
+        SELECT id, machine, ts FROM (
+            SELECT *, ROW_NUMBER() OVER (PARTITION BY window(ts, '20 seconds'), machine ORDER BY ts DESC, id DESC) AS r
+            FROM readings
+        ) WHERE r = 1""",
     "lateral view": """
         SELECT id, tag, i FROM readings LATERAL VIEW posexplode(tags) t AS i, tag
         LATERAL VIEW OUTER explode(split(t.tag, 'b')) p AS part WHERE part IS NULL OR part <> 'zz'""",

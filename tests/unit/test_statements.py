@@ -221,6 +221,25 @@ FORMS: dict[str, tuple[str, Callable[[Sources], Stream]]] = {
         "WHERE rank <= 3 AND n > 1",
         lambda s: hourly(s["readings"]).agg(n="count(*)").top_k(3, "n").where("n > 1"),
     ),
+    "top list with ties, the lowest first": (
+        "SELECT *, RANK() OVER (PARTITION BY window ORDER BY n, machine ASC) AS place FROM "
+        "(SELECT window, machine, count(*) AS n FROM readings GROUP BY window(ts, '1 hour'), machine) "
+        "QUALIFY place < 4",
+        lambda s: (
+            hourly(s["readings"])
+            .agg(n="count(*)")
+            .top_k(3, ["n", "machine"], ties="rank", ascending=True, rank="place")
+        ),
+    ),
+    "last row of a key and window": (
+        "SELECT * FROM readings "
+        "QUALIFY ROW_NUMBER() OVER (PARTITION BY window(ts, '1 hour'), machine ORDER BY ts DESC) = 1",
+        lambda s: (
+            s["readings"]
+            .top_k(1, "ts", per=[hw.window("ts", "1 hour"), "machine"])
+            .select("id", "ts", "machine", "celsius", "tags", "part", "location")
+        ),
+    ),
     "lateral view": (
         "SELECT id, tag, i FROM readings LATERAL VIEW OUTER posexplode(tags) t AS i, tag WHERE t.tag <> 'x'",
         lambda s: (
