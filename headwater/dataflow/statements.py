@@ -256,8 +256,15 @@ class _Translator:
             times.append(stream.shape.event_time.column)
         with self._at(at):
             terms, parts = _terms(source, mine, theirs, times)
+            by_window = not any(is_time(s.schema.column(t).type) for s, t in zip((left, right), times, strict=True))
+            if by_window and terms.earliest == terms.latest == "0 seconds":
+                terms.keys.insert(0, (times[0], times[1]))
             if terms.earliest is None or terms.latest is None:
                 missing = "bound" if terms.earliest is terms.latest else "second bound"
+                if by_window:
+                    raise DataflowError(
+                        "the join of windows has no equal windows", hint="write ON a.window = b.window AND a.k = b.k"
+                    )
                 raise DataflowError(
                     f"the join has no {missing} on the time between two rows, so they would stay in the state for ever",
                     hint=_with_times(times, source.right.alias),
@@ -274,12 +281,13 @@ class _Translator:
         if terms.right:
             right = self._where(right, Clause(all_of([parts[n] for n in terms.right]), at), theirs.resolve)
         with self._at(at):
-            right, names = _renamed(left, right, terms, source.right.alias)
+            copied = by_window and source.how == "left"
+            right, names = _renamed(left, right, terms, source.right.alias, copied=copied)
             bounds = (terms.earliest, terms.latest)
             keys = tuple(dict.fromkeys(k for k, _ in terms.keys))
-            joined = left.join(right, keys, between=bounds, how=source.how)
+            joined = left.join(right, keys, between=None if by_window else bounds, how=source.how)
         time = Name((names[times[1].lower()],))
-        keyed = {theirs_.lower(): mine_ for mine_, theirs_ in terms.keys}
+        keyed = {} if copied else {theirs_.lower(): mine_ for mine_, theirs_ in terms.keys}
 
         def after(column: ScopeColumn) -> ScopeColumn:
             def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
@@ -549,14 +557,19 @@ def _with_times(times: list[str], alias: str) -> str:
     return f"add AND {right} BETWEEN {left} - INTERVAL 1 MINUTE AND {left} + INTERVAL 1 MINUTE to the ON of the join"
 
 
-def _renamed(left: Stream, right: Stream, terms: JoinTerms, alias: str) -> tuple[Stream, dict[str, str]]:
-    """Give the right stream's keys the left names, and its other columns names that the left stream has not."""
+def _renamed(
+    left: Stream, right: Stream, terms: JoinTerms, alias: str, *, copied: bool
+) -> tuple[Stream, dict[str, str]]:
+    """Give the right stream's keys the left names, and its other columns names that the left stream has not.
+
+    ``copied``: its keys are kept under other names too, which are NULL where a row has no partner.
+    """
     keys = {theirs.lower(): mine for mine, theirs in terms.keys}
     used = [*left.columns]
     names: dict[str, str] = {}
     pairs = [(theirs, mine) for mine, theirs in terms.keys]
     for column in right.columns:
-        if column.lower() in keys:
+        if column.lower() in keys and not copied:
             names[column.lower()] = keys[column.lower()]
             continue
         name = (

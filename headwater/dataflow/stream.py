@@ -36,7 +36,7 @@ from headwater.dataflow.settings import (
     TopRows,
     WindowRows,
 )
-from headwater.dataflow.types import StreamType
+from headwater.dataflow.types import StreamType, is_time
 from headwater.sql.expressions import parse_projection
 from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import ranked_rows, row_json, row_struct
@@ -254,8 +254,12 @@ class Stream(habits.NameGuard):
 
         ``within="1 minute"``: the maximum distance. ``between=("-10 seconds", "1 minute")``: the other stream's time
         minus this one's, as intervals of Spark SQL, such as ``"1 hour 30 minutes"`` or, by the calendar, ``"-1 year"``.
-        Bounds are at most 1000 years. ``how="left"`` also returns unpaired rows of this stream.
+        Bounds are at most 1000 years. ``how="left"`` also returns unpaired rows of this stream. Two streams of windows
+        are joined without a bound, by equal windows and other keys: ``join(other, ["window", "machine"])``.
         """
+        windows = [s.shape.event_time is not None and not s._has_time() for s in (self, other)]
+        if all(windows) and within is None and between is None:
+            between = ("0 seconds", "0 seconds")
         if (within is None) == (between is None):
             raise DataflowError(
                 "a join of streams needs a bound on the time between two rows",
@@ -375,6 +379,11 @@ class Stream(habits.NameGuard):
     def write(self) -> Writer:
         """Sinks, as in ``df.writeStream``."""
         return Writer(self)
+
+    def _has_time(self) -> bool:
+        """Return whether the event time is a time, and not a window."""
+        time = self.shape.event_time
+        return time is not None and is_time(self.schema.column(time.column).type)
 
     def _then(self, cls: type[ops.Operator], others: Sequence[Stream] = (), **settings: Any) -> Stream:
         """Append an operator, checked against its inputs."""

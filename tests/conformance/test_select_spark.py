@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import headwater as hw
+from headwater.connectors.sparksql import expression
 from headwater.continuum.model import Continuum
 from headwater.dataflow.builder import DataflowBuilder
+from headwater.sql.distinct import without_distinct
+from headwater.sql.expressions import check_aggregate
+from headwater.sql.schema import Schema
 from headwater.testing import batch_result, check_equivalent, compare
 
 if TYPE_CHECKING:
@@ -73,6 +79,12 @@ STATEMENTS = {
         FROM readings AS r LEFT OUTER JOIN orders AS o
         ON r.machine = o.machine AND o.at BETWEEN r.ts AND r.ts + INTERVAL 2 SECONDS AND o.amount > 40
         WHERE o.machine IS NULL OR o.amount > 60""",
+    "join of windows": f"""
+        WITH hours AS ({HOURS}), most AS (SELECT window, max(n) AS top FROM hours GROUP BY window)
+        SELECT h.window.start AS s, h.machine, n FROM hours h JOIN most m ON h.window = m.window AND h.n = m.top""",
+    "left join of windows": f"""
+        WITH hours AS ({HOURS}) SELECT a.window.start AS s, a.machine, b.machine AS other, b.n AS m
+        FROM hours a LEFT JOIN (SELECT * FROM hours WHERE n > 2) b ON b.machine = a.machine AND b.window = a.window""",
     "union all": """
         SELECT id, machine AS name, ts FROM readings
         UNION ALL SELECT amount + 1L, machine, at FROM orders
@@ -168,11 +180,38 @@ def test_rows_are_those_of_spark_sql(text: str, spark: SparkSession, place: Path
     assert not compare(wanted, found), compare(wanted, found).examples
 
 
+DISTINCT = (
+    "count(DISTINCT v)", "count(DISTINCT k, v)", "count(DISTINCT k) FILTER (WHERE v > 0)", "sum(DISTINCT v)",
+    "avg(DISTINCT v)", "sum(DISTINCT i)", "avg(DISTINCT i)", "sum(DISTINCT d)", "sum(DISTINCT CAST(v AS float))",
+    "min(DISTINCT k)", "sum(DISTINCT i) / count(DISTINCT i) + count(*)", "count(DISTINCT k, i, d)",
+)  # fmt: skip
+VALUES = [
+    ("a", 0.0, 1, "1.50"), ("a", -0.0, 1, "1.5"), ("b", 2.5, None, None), (None, 2.5, 7, "-3.25"),
+    ("b", None, 7, "9.75"), ("c", 0.1, -7, "1.50"), ("c", 0.1, 2_000_000_000, "0.00"), ("b", 1e12, 2_000_000_000, None),
+]  # fmt: skip
+
+
+def test_distinct_values_in_sets_are_those_of_spark(spark: SparkSession) -> None:
+    """A stream aggregates sets in place of DISTINCT; groups without values, and with NaN, are among the groups."""
+    columns = "k string, v double, i int, d decimal(9,2), part int"
+    rows = [(k, v, i, Decimal(d) if d else None, n % 2) for n, (k, v, i, d) in enumerate(VALUES)]
+    rows += [(None, None, None, None, 5), ("n", math.nan, 3, None, 6), ("n", math.nan, 3, None, 6)]
+    frame = spark.createDataFrame(rows, columns).groupBy("part")
+    schema = Schema.parse(columns)
+    plain = frame.agg(*(expression(t).alias(f"x{n}") for n, t in enumerate(DISTINCT))).toArrow()
+    texts = [without_distinct(check_aggregate(t, schema).text, schema) for t in DISTINCT]
+    assert not any("DISTINCT" in text for text in texts)
+    over_sets = frame.agg(*(expression(t).alias(f"x{n}") for n, t in enumerate(texts))).toArrow()
+    assert plain.schema == over_sets.schema
+    assert not compare(plain, over_sets), compare(plain, over_sets).examples
+
+
 LAYERED = """
     WITH clean AS (
         SELECT /*+ LAYER(edge) */ id, ts, machine, celsius FROM readings WHERE celsius IS NOT NULL
     ), minutes AS (
-        SELECT /*+ LAYER(cloud) */ window, machine, avg(celsius) AS mean, max(id) AS newest
+        SELECT /*+ LAYER(cloud) */ window, machine, max(id) AS newest,
+            avg(DISTINCT celsius) + count(DISTINCT substring(machine, 1, 1), id % 3) + sum(DISTINCT id % 5) AS mean
         FROM clean GROUP BY window(ts, '30 seconds'), machine
     ), paired AS (
         SELECT /*+ LAYER(cloud) */ c.ts, c.machine, o.amount FROM clean c

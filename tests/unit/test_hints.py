@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 
 import headwater as hw
 from headwater import iot
 from headwater.cli.app import app
-from headwater.core.errors import DataflowError
 from headwater.dataflow import habits, stream
 from headwater.dataflow.builder import DataflowBuilder, Reader
 from headwater.sql import functions, special
@@ -87,13 +85,3 @@ def test_options_and_commands_in_hints_exist() -> None:
     for place, text in HINTS:
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known, place
         assert set(re.findall(r"`headwater ([a-z-]+)", text)) <= set(options), place
-
-
-def test_what_stands_for_count_distinct_exists() -> None:
-    rows = hw.flow("f", locations=["L1"]).read.json("in", "ts timestamp, k string").with_watermark("ts", "1 s")
-    with pytest.raises(DataflowError, match="does not run on a stream") as refused:
-        rows.group_by("ts").agg(n="count(DISTINCT k)")
-    found = re.findall(r"\w+\((?:\w+\()?k\)+", str(refused.value.hint))
-    assert found == ["size(collect_set(k))", "approx_count_distinct(k)"]
-    kinds = [rows.group_by("ts").agg(n=text).schema.column("n").type.text for text in found]
-    assert kinds == ["int", "bigint"]

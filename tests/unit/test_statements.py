@@ -200,6 +200,41 @@ FORMS: dict[str, tuple[str, Callable[[Sources], Stream]]] = {
             .select("id", "amount")
         ),
     ),
+    "join of windows": (
+        "WITH n AS (SELECT window, machine, count(*) AS n FROM readings GROUP BY window(ts, '1 hour'), machine), "
+        "top AS (SELECT window, max(n) AS most FROM n GROUP BY window), "
+        "named AS (SELECT window, machine, n FROM n) "
+        "SELECT named.window, machine, n FROM named JOIN (SELECT window AS w, most FROM top) top "
+        "ON named.window = w AND n = most",
+        lambda s: (
+            (counts := hourly(s["readings"]).agg(n="count(*)"))
+            .select("window", "machine", "n")
+            .join(
+                counts.group_by("window")
+                .agg(most="max(n)")
+                .select("window AS w", "most")
+                .select("w AS window", "most AS n"),
+                ["window", "n"],
+            )
+            .select("window", "machine", "n")
+        ),
+    ),
+    "left join of windows": (
+        "WITH n AS (SELECT window, machine, count(*) AS n FROM readings GROUP BY window(ts, '1 hour'), machine), "
+        "high AS (SELECT * FROM n WHERE n > 5) "
+        "SELECT n.machine, h.machine AS other FROM n LEFT JOIN high h ON n.window = h.window AND n.machine = h.machine",
+        lambda s: (
+            (counts := hourly(s["readings"]).agg(n="count(*)"))
+            .join(
+                counts.where("n > 5").select(
+                    "window", "window AS h_window", "machine", "machine AS h_machine", "n AS h_n"
+                ),
+                ["window", "machine"],
+                how="left",
+            )
+            .select("machine", "h_machine AS other")
+        ),
+    ),
     "union all by position": (
         "SELECT id, celsius AS v FROM readings UNION ALL SELECT id, CAST(amount AS double) FROM orders",
         lambda s: s["readings"].select("id", "celsius AS v").union(
