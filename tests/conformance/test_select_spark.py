@@ -15,6 +15,7 @@ import headwater as hw
 from headwater.connectors.sparksql import expression
 from headwater.continuum.model import Continuum
 from headwater.dataflow.builder import DataflowBuilder
+from headwater.plan import build
 from headwater.sql.distinct import without_distinct
 from headwater.sql.expressions import check_aggregate
 from headwater.sql.schema import Schema
@@ -233,3 +234,30 @@ def test_a_statement_over_zones_equals_spark_sql(
     wanted = spark.sql(LAYERED).toArrow()
     assert outcome.rows["out"] == wanted.num_rows > 20
     assert not compare(wanted, batch_result(spark, flow, CONTINUUM)["out"])
+
+
+JOINED = """
+    WITH counts AS (
+        SELECT /*+ LAYER(cloud) */ window, machine, count(*) AS n, max(id) AS newest FROM readings
+        GROUP BY window(ts, '30 seconds'), machine
+    ), most AS (SELECT window, max(n) AS top FROM counts GROUP BY window),
+    asked AS (
+        SELECT /*+ LAYER(cloud) */ window, machine, sum(amount) AS amount FROM orders
+        GROUP BY window(at, '30 seconds'), machine
+    )
+    SELECT c.window.start AS s, c.machine, a.machine AS asked, c.newest, a.amount
+    FROM counts c JOIN most m ON c.window = m.window AND c.n = m.top
+    LEFT JOIN asked a ON a.window = c.window AND a.machine = c.machine
+"""
+
+
+@pytest.mark.parametrize("decision", ["as marked", "unit per operator"])
+def test_a_join_of_windows_equals_spark_sql(
+    decision: str, endpoint: LocalEndpoint, spark: SparkSession, place: Path, views: None, tmp_path: Path
+) -> None:
+    flow = _flow(place, JOINED).build()
+    wanted = build.unit_per_operator(flow, CONTINUUM) if decision == "unit per operator" else None
+    outcome = check_equivalent(flow, CONTINUUM, endpoint, tmp_path / "run", decision=wanted)
+    found = spark.sql(JOINED).toArrow()
+    assert outcome.rows["out"] == found.num_rows > 10
+    assert not compare(found, batch_result(spark, flow, CONTINUUM)["out"])

@@ -110,3 +110,8 @@ percentile_approx(a, array(0.25, 0.75))[0]
 regr_intercept(d, d) + regr_r2(d, d) + regr_avgx(d, d) + regr_avgy(d, d)
 stddev(d) / avg(d)
 1 + count(*)
+sum(distinct a)
+count(DISTINCT str, a)
+avg(DISTINCT d) + count(DISTINCT d)
+sum(DISTINCT dec) FILTER (WHERE a > 0)
+max(DISTINCT str)
