@@ -94,3 +94,10 @@ _.on_subscribe
 _.on_message
 _.isolation_level
 _.should_exit
+
+# PySpark's names of methods, for users.
+_.withColumnRenamed
+_.selectExpr
+_.printSchema
+_.dtypes
+_.toDF

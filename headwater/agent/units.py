@@ -205,7 +205,8 @@ class Units:
         return open_log(self._log_spec(spec, channel))
 
     def _log_spec(self, spec: UnitSpec, channel: Channel) -> LogSpec:
-        copied = not self._share and is_copied(channel, spec.unit)
+        written = any(c.id == channel.id for c in spec.outputs)  # where it is, also at another zone's broker
+        copied = not self._share and not written and is_copied(channel, spec.unit)
         return str(self.layout.channel(channel)) if copied else member_spec(spec, channel, self.layout)
 
     def reach_brokers(self, spec: UnitSpec) -> None:

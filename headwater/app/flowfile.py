@@ -25,9 +25,10 @@ from headwater.core.text import printable
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
 _THREADS_SECONDS = 2.0  # time for threads of a flow file to end by themselves
+_CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 _LONGEST = 300  # characters of an exception's text in a message
-_SQL_TEXT = """PySpark's functions need a running Spark, which starts later: write columns as SQL text, as in \
-where("v > 5"), and use functions over rows in map_batches or, with imports inside, in transform"""
+_NO_SPARK = """Spark starts later, on the zones: start no session here; write columns with pyspark.sql.functions or as \
+SQL text, and use functions over rows in map_batches or, with imports inside, in transform"""
 _ALONE = "correct the file; `python` with the file runs it alone"
 _NO_END = "remove it: a flow file describes a dataflow, and the command decides when it ends"
 
@@ -42,7 +43,7 @@ def executed(path: Path, *, shown: str) -> Iterator[ModuleType]:
     line. A real Ctrl-C stays a KeyboardInterrupt, even where the file catches it.
     """
     _check_text(path, shown=shown)
-    with _interruptible() as interrupted, _process_restored(), _importable(path.parent):
+    with _interruptible() as interrupted, _process_restored(), _columns_allowed(), _importable(path.parent):
         try:
             yield _module(path)
         except BaseException as error:
@@ -195,6 +196,18 @@ def _opened(stream: TextIO, number: int) -> TextIO:
 
 
 @contextlib.contextmanager
+def _columns_allowed() -> Iterator[None]:
+    """Let ``pyspark.sql.functions`` make Columns without a session: those of Spark Connect need none."""
+    before = os.environ.get(_CONNECT_MODE)
+    os.environ.setdefault(_CONNECT_MODE, "1")
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_CONNECT_MODE, None)
+
+
+@contextlib.contextmanager
 def _importable(directory: Path) -> Iterator[None]:
     """Let a flow file import its neighbours, and unload them afterwards: the next file may have others."""
     before, writes = set(sys.modules), sys.dont_write_bytecode
@@ -232,7 +245,7 @@ def _error_of(error: BaseException, path: Path, *, shown: str) -> HeadwaterError
     return DataflowError(
         f"the file raised {_in_words(error)}",
         where=line or shown,
-        hint=_SQL_TEXT if _is_from_pyspark(error) else hint,
+        hint=_NO_SPARK if _is_from_pyspark(error) else hint,
     )
 
 

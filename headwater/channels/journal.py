@@ -32,6 +32,7 @@ class Journal:
         self.scratch = scratch
         self.fsync = fsync
         self._hint = directory.parent / f"{directory.name}.hint"
+        self._prefix = f"{directory}{os.sep}"
         self._last = -1
         self._cache: dict[int, dict[str, Any]] = {}
 
@@ -116,7 +117,7 @@ class Journal:
             self._cache.pop(number, None)
 
     def _exists(self, number: int) -> bool:
-        return os.path.exists(self.path(number))
+        return os.path.exists(f"{self._prefix}{number:012d}")
 
     def _start(self) -> int:
         try:

@@ -19,6 +19,9 @@ from headwater.control.reserve import reserve
 from headwater.core.errors import DeploymentError
 
 CONTROLLER = "controller"
+_LEASE = select(t.leases).where(t.leases.c.name == CONTROLLER)
+_HOLDER = select(t.leases.c.holder).where(t.leases.c.name == CONTROLLER)
+_UPDATE_LEASE = update(t.leases).where(t.leases.c.name == CONTROLLER)
 
 
 class LeaseLost(DeploymentError):
@@ -60,12 +63,12 @@ class DatabaseReader:
         with t.reachable(self.where), self._engine.connect() as connection:
             yield connection
 
-    def _all(self, query: Any) -> list[Any]:
+    def _all(self, query: Any, **values: Any) -> list[Any]:
         with self._reading() as connection:
-            return list(connection.execute(query))
+            return list(connection.execute(query, values))
 
-    def _one(self, query: Any) -> Any:
-        return next(iter(self._all(query)), None)
+    def _one(self, query: Any, **values: Any) -> Any:
+        return next(iter(self._all(query, **values)), None)
 
     @cached_property
     def id(self) -> str:
@@ -74,7 +77,7 @@ class DatabaseReader:
 
     def lease(self) -> Lease | None:
         """Return the current lease by this process's clock; None where it has expired or was released."""
-        row = self._one(select(t.leases).where(t.leases.c.name == CONTROLLER))
+        row = self._one(_LEASE)
         if row is None or not row.holder or time.time() - row.at > row.seconds:
             return None
         return Lease(holder=row.holder, label=row.label, term=row.term, seconds=row.seconds)
@@ -103,19 +106,18 @@ class DatabaseWriter(DatabaseReader):
         """
         mine = {"seconds": seconds, "at": time.time()}
         with self._writing() as connection:
-            row = connection.execute(select(t.leases).where(t.leases.c.name == CONTROLLER)).first()
-            own = t.leases.c.name == CONTROLLER
+            row = connection.execute(_LEASE).first()
             if row is None:
                 taken = {"holder": holder, "label": label or holder, "term": 1, "beat": 0, **mine}
                 connection.execute(insert(t.leases).values(name=CONTROLLER, **taken))
                 return 1
             if row.holder == holder:
-                connection.execute(update(t.leases).where(own).values(beat=row.beat + 1, **mine))
+                connection.execute(_UPDATE_LEASE, {"beat": row.beat + 1, **mine})
                 return int(row.term)
             if row.holder and not self._is_silent(row):
                 return None
             taken = {"holder": holder, "label": label or holder, "term": row.term + 1, "beat": 0, **mine}
-            connection.execute(update(t.leases).where(own).values(**taken))
+            connection.execute(_UPDATE_LEASE, taken)
             if row.holder:
                 text = f"controller {row.label} has ended, or hangs: its lease expired; {taken['label']} acts now"
                 for name in connection.execute(select(t.units.c.deployment).where(t.units.c.runs).distinct()).scalars():
@@ -145,8 +147,7 @@ class DatabaseWriter(DatabaseReader):
     def _acting(self, holder: str) -> Iterator[Connection]:
         """Open a transaction; raise LeaseLost where ``holder`` does not hold the lease."""
         with self._writing() as connection:
-            query = select(t.leases.c.holder).where(t.leases.c.name == CONTROLLER)
-            found = connection.execute(query).scalar()
+            found = connection.execute(_HOLDER).scalar()
             if found != holder:
                 raise LeaseLost(
                     f"{found or 'another controller'} acts on this store now",

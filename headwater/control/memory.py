@@ -38,6 +38,10 @@ DECISIONS = 1000
 """Number of decisions kept per deployment."""
 
 
+_SLOS = select(t.memory.c.deployment, t.memory.c.document).where(t.memory.c.what == "slo")
+"""Asked for again and again: built once."""
+
+
 class MemoryReader(DatabaseReader):
     """Stored knowledge of deployments, to read."""
 
@@ -50,8 +54,7 @@ class MemoryReader(DatabaseReader):
 
     def slos(self) -> dict[str, SLO]:
         """Return the SLOs by deployment."""
-        own = select(t.memory.c.deployment, t.memory.c.document).where(t.memory.c.what == "slo")
-        return {name: load_json(SLO, text, what="an SLO") for name, text in self._all(own)}
+        return {name: load_json(SLO, text, what="an SLO") for name, text in self._all(_SLOS)}
 
     def slo(self, name: str) -> SLO | None:
         """Return the SLO of a deployment."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, insert, select, update
+from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, func, insert, select, update
 
 from headwater.control import tables as t
 from headwater.control.lifecycle import Goal, Phase, move
@@ -21,6 +21,14 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import AnyStep, CanarySettings, Incarnation, Step, UnitStatus
 
 DAMAGED = "it was damaged, or written by another version of Headwater"
+
+# Statements of every step are built once: building one takes longer than its execution.
+_OF: BindParameter[Any] = bindparam("of")
+_RECORD = select(t.deployments).where(t.deployments.c.name == _OF)
+_UPDATE_RECORD = update(t.deployments).where(t.deployments.c.name == _OF)
+_UPDATE_STEP = update(t.journal).where(t.journal.c.change == _OF, t.journal.c.number == bindparam("at"))
+_DELETE_UNITS = delete(t.units).where(t.units.c.deployment == _OF)
+_INSERT_UNITS = insert(t.units)
 
 
 def desired_state_of(row: Any) -> DesiredState:
@@ -62,7 +70,7 @@ def decision_of(row: Any) -> Decision:
 
 def record_of(connection: Connection, name: str) -> Any:
     """Return a deployment's row."""
-    return connection.execute(select(t.deployments).where(t.deployments.c.name == name)).one()
+    return connection.execute(_RECORD, {"of": name}).one()
 
 
 def keep_plan(connection: Connection, plan: DeploymentPlan) -> str:
@@ -135,10 +143,9 @@ def add_steps(connection: Connection, change: int, steps: Sequence[Step], *, fir
 
 def set_step(connection: Connection, change: int, number: int, state: StepState, note: str = "") -> None:
     """Set the state of a step, and its time."""
-    where = and_(t.journal.c.change == change, t.journal.c.number == number)
     since = {"begun": "begun", "done": "ended"}.get(state)
     moment = {since: time.time()} if since else {}
-    connection.execute(update(t.journal).where(where).values(state=state, note=note, **moment))
+    connection.execute(_UPDATE_STEP, {"of": change, "at": number, "state": state, "note": note, **moment})
 
 
 def set_phase(connection: Connection, name: str, phase: Phase, message: str | None, **values: Any) -> None:
@@ -147,14 +154,12 @@ def set_phase(connection: Connection, name: str, phase: Phase, message: str | No
     move(now, phase, where=f"deployment '{name}'")
     if message is not None:
         values["message"] = message
-    connection.execute(
-        update(t.deployments).where(t.deployments.c.name == name).values(phase=phase, updated=time.time(), **values)
-    )
+    connection.execute(_UPDATE_RECORD, {"of": name, "phase": phase, "updated": time.time(), **values})
 
 
 def set_unit_statuses(connection: Connection, name: str, unit_statuses: Mapping[Incarnation, UnitStatus]) -> None:
     """Replace all unit statuses of a deployment."""
-    connection.execute(delete(t.units).where(t.units.c.deployment == name))
+    connection.execute(_DELETE_UNITS, {"of": name})
     rows = [
         {
             "deployment": name, "unit": unit, "tag": tag, "epoch": epoch,
@@ -163,7 +168,7 @@ def set_unit_statuses(connection: Connection, name: str, unit_statuses: Mapping[
         for (unit, tag, epoch), s in unit_statuses.items()
     ]  # fmt: skip
     if rows:
-        connection.execute(insert(t.units), rows)
+        connection.execute(_INSERT_UNITS, rows)
 
 
 MOST_ALIKE = 10

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, insert, select, update
+from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from headwater.continuum.model import Continuum
@@ -52,6 +52,22 @@ PLANS = 5000
 _STEPS = 16
 """Number of steps read at once."""
 
+# Statements that a controller executes all the time are built once: building one takes longer than its execution.
+_OF: BindParameter[Any] = bindparam("of")
+_DEPLOYMENT = select(t.deployments).where(t.deployments.c.name == _OF)
+_UNITS = select(t.units).where(t.units.c.deployment == _OF)
+_CHANGE = select(t.changes).where(t.changes.c.deployment == _OF, t.changes.c.ended.is_(None))
+_UPDATE_CHANGE = update(t.changes).where(t.changes.c.id == _OF)
+_NEXT_STEPS = (
+    select(t.journal)
+    .where(t.journal.c.change == _OF, t.journal.c.state.in_(("todo", "begun")))
+    .order_by(t.journal.c.number)
+    .limit(_STEPS)
+)
+_PENDING = select(t.deployments.c.name, t.deployments.c.version).where(
+    t.deployments.c.version > t.deployments.c.observed_version
+)
+
 
 class StoreReader(MemoryReader, SharingReader):
     """A store opened to read. ``open`` refuses a URL without a store."""
@@ -78,7 +94,7 @@ class StoreReader(MemoryReader, SharingReader):
 
     def find(self, name: str) -> DeploymentRecord | None:
         """Return a deployment; None where there is none."""
-        row = self._one(select(t.deployments).where(t.deployments.c.name == name))
+        row = self._one(_DEPLOYMENT, of=name)
         return None if row is None else DeploymentRecord(**row._mapping)
 
     def plan(self, id_: str) -> DeploymentPlan:
@@ -131,7 +147,7 @@ class StoreReader(MemoryReader, SharingReader):
 
     def unit_statuses(self, name: str) -> dict[Incarnation, UnitStatus]:
         """Return the unit statuses of a deployment."""
-        found = self._all(select(t.units).where(t.units.c.deployment == name))
+        found = self._all(_UNITS, of=name)
         return {(r.unit, r.tag, r.epoch): UnitStatus(plan=r.plan, runs=r.runs, sure=r.sure) for r in found}
 
     def plans_of(self, unit_statuses: UnitStatuses) -> dict[str, DeploymentPlan]:
@@ -142,8 +158,7 @@ class StoreReader(MemoryReader, SharingReader):
 
     def change(self, name: str) -> Change | None:
         """Return the change under way; None where there is none."""
-        query = select(t.changes).where(and_(t.changes.c.deployment == name, t.changes.c.ended.is_(None)))
-        row = self._one(query)
+        row = self._one(_CHANGE, of=name)
         return None if row is None else rows.change_of(row)
 
     def changes(self, name: str) -> tuple[Change, ...]:
@@ -158,8 +173,7 @@ class StoreReader(MemoryReader, SharingReader):
 
     def next_steps(self, change: int) -> tuple[JournalEntry, ...]:
         """Return the first steps of a change that are not done."""
-        left = and_(t.journal.c.change == change, t.journal.c.state.in_(("todo", "begun")))
-        found = self._all(select(t.journal).where(left).order_by(t.journal.c.number).limit(_STEPS))
+        found = self._all(_NEXT_STEPS, of=change)
         return tuple(rows.entry_of(row) for row in found)
 
     def events(self, name: str, *, after: int = 0, limit: int = 1000) -> tuple[Event, ...]:
@@ -190,9 +204,7 @@ class StoreReader(MemoryReader, SharingReader):
 
     def pending(self) -> dict[str, int]:
         """Return the newest version of each deployment whose newest desired state has no outcome yet."""
-        column = t.deployments.c
-        query = select(column.name, column.version).where(column.version > column.observed_version)
-        return {name: version for name, version in self._all(query)}
+        return {name: version for name, version in self._all(_PENDING)}
 
     def reports(self, name: str) -> tuple[ReportRecord, ...]:
         """Return the nodes' last reports."""
@@ -291,7 +303,7 @@ class Store(StoreReader, Memory, Sharing):
         with self._acting(holder) as connection:
             rows.set_step(connection, change.id, number, "begun")
             rows.set_unit_statuses(connection, change.deployment, unit_statuses)
-            connection.execute(update(t.changes).where(t.changes.c.id == change.id).values(phase=phase))
+            connection.execute(_UPDATE_CHANGE, {"of": change.id, "phase": phase})
             values = {"active_plan": change.plan} if change.plan and phase in ("changing", "rolling_back") else {}
             rows.set_phase(connection, change.deployment, phase, None, **values)
 

@@ -292,7 +292,9 @@ def open_engine(url: URL) -> Engine:
     """Create the engine; nothing is connected yet."""
     try:
         # A controller advances dozens of deployments at once; each needs a connection.
-        engine = create_engine(url, pool_pre_ping=True, hide_parameters=True, max_overflow=45)
+        # SQLite's connections are in this process, and cannot be lost.
+        ping = url.get_backend_name() != "sqlite"
+        engine = create_engine(url, pool_pre_ping=ping, hide_parameters=True, max_overflow=45)
     except (ImportError, NoSuchModuleError) as error:
         raise DeploymentError(
             "this needs psycopg, which is not installed",
@@ -324,8 +326,10 @@ def _on_connect(connection: Any, record: object) -> None:
 
 
 def _on_begin(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    if connection.get_execution_options().get(WRITES, False):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    elif (driver := connection.connection.driver_connection) is not None:
+        driver.execute("BEGIN")  # takes no lock, so it cannot fail: SQLAlchemy's account of it takes longer than itself
 
 
 @contextlib.contextmanager

@@ -60,6 +60,8 @@ class DataflowBuilder(habits.NameGuard):
         """Sources, as in ``spark.readStream``."""
         return Reader(self)
 
+    readStream = read
+
     def sql(self, text: Statement, args: ValuesOf = None, **streams: Stream) -> Stream:
         """Return the stream of a SELECT statement of Spark SQL, as ``spark.sql`` does.
 

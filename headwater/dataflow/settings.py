@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
+from headwater.core.errors import DataflowError
 from headwater.core.rules import (
     ANYTHING,
     MOST_ITEMS,
@@ -23,6 +24,9 @@ from headwater.core.rules import (
     Whole,
     a_type,
 )
+from headwater.sql.columns import SparkColumn, column_text, column_tree, is_column
+from headwater.sql.lexer import quoted
+from headwater.sql.syntax import Name
 
 MOST_WRITTEN = 2_000
 """Operators of a dataflow as it is written: Spark's planner needs minutes for far fewer in one unit."""
@@ -32,29 +36,125 @@ MOST_OPERATORS = 10_000
 MOST_LOCATIONS = MOST_ITEMS
 """Locations of a dataflow: its sources run once for each."""
 
-ColumnName = Annotated[str, OneLine()]
+
+@dataclass(frozen=True)
+class ExpressionText(Text):
+    """Expressions as Spark SQL text; a Column of PySpark becomes its text. ``alias``: with its name."""
+
+    alias: bool = False
+
+    def check(self, value: Any, name: str) -> str:
+        if is_column(value):
+            try:
+                value = column_text(value, alias=self.alias)
+            except DataflowError as error:
+                raise Refused(f"{name}: {error.what}", hint=error.hint) from error
+        return super().check(value, name)
+
+
+@dataclass(frozen=True)
+class ColumnText(OneLine):
+    """Names of columns; a Column of PySpark that is only a column becomes its name."""
+
+    def check(self, value: Any, name: str) -> str:
+        return super().check(column_name(value, name) if is_column(value) else value, name)
+
+
+def column_name(column: SparkColumn, name: str) -> str:
+    """Return the name of a Column that computes nothing; raise Refused for others."""
+    try:
+        node = column_tree(column)
+    except DataflowError as error:
+        raise Refused(f"{name}: {error.what}", hint=error.hint) from error
+    if not isinstance(node, Name) or len(node.parts) > 1:
+        raise Refused(
+            f"{name} is {column_text(column)}, an expression where the name of a column is wanted",
+            hint='name it before: .with_columns(x="...")',
+        )
+    return node.parts[0]
+
+
+@dataclass(frozen=True)
+class Several(Rule):
+    """One value, or a list of them: ``select("a", "b")`` and ``select(["a", "b"])``."""
+
+    item: Rule
+
+    def check(self, value: Any, name: str) -> tuple[Any, ...]:
+        if isinstance(value, list | tuple):
+            return ListOf(self.item).check(value, name)
+        return (self.item.check(value, name),)
+
+
+@dataclass(frozen=True)
+class ByName(Rule):
+    """Values by name, as ``{"twice": "v * 2"}``."""
+
+    item: Rule
+
+    def check(self, value: Any, name: str) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise Refused(f"{name} is {a_type(value)}", hint=f'write {name} as {{"name": ...}}')
+        keys = ListOf(OneLine()).check(value.keys(), name)
+        return {key: self.item.check(value[key], key) for key in keys}
+
+
+@dataclass(frozen=True)
+class AggregateRule(Rule):
+    """Aggregates as ``avg(v) AS mean``, or by column: ``{"v": "avg"}``."""
+
+    item: Rule
+
+    def check(self, value: Any, name: str) -> tuple[str, ...]:
+        if not isinstance(value, Mapping):
+            return (self.item.check(value, name),)
+        found = ByName(OneLine()).check(value, name)
+        return tuple(f"{function}({'*' if column == '*' else quoted(column)})" for column, function in found.items())
+
+
+def chained(several: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the values of arguments with the rule ``Several``."""
+    return tuple(one for values in several for one in values)
+
+
+def text_of(value: str | SparkColumn) -> str:
+    """Return an expression: its rule has made text of a Column."""
+    assert isinstance(value, str)
+    return value
+
+
+ColumnName = Annotated[str, ColumnText()]
 Label = Annotated[str, FileName()]
 Place = Annotated[str, OneLine()]
 """Paths, topics, URLs, addresses, tables, names of secrets."""
 
-Condition = Annotated[str, Text(example='where("v > 5")')]
-Projection = Annotated[str, Text(example='select("id", "v * 2 AS twice")')]
-Computed = Annotated[str, Text(example='with_columns(twice="v * 2")')]
 Statement = Annotated[str, Text(example='sql("SELECT id, v FROM readings WHERE v > 5")')]
-Aggregated = Annotated[str, Text(example='agg(mean="avg(v)")')]
+Expression: TypeAlias = str | SparkColumn
+"""Spark SQL text, or a Column of PySpark in its place."""
+Columns = Annotated[str | Sequence[str], Several(ColumnText())]
+Condition = Annotated[Expression, ExpressionText(example='where("v > 5")')]
+Projections = Annotated[
+    Expression | Sequence[Expression], Several(ExpressionText(example='select("id", "v * 2 AS twice")', alias=True))
+]
+Computed = Annotated[Expression, ExpressionText(example='with_columns(twice="v * 2")')]
+ComputedByName = Annotated[Mapping[str, Expression], ByName(ExpressionText(example='withColumns({"twice": "v * 2"})'))]
+NewNames = Annotated[Mapping[str, str], ByName(ColumnText())]
+Aggregated = Annotated[Expression, ExpressionText(example='agg(mean="avg(v)")')]
+AggregateItems = Annotated[
+    Expression | Mapping[str, str], AggregateRule(ExpressionText(example='agg("avg(v) AS mean")', alias=True))
+]
 
 
 @dataclass(frozen=True)
 class SchemaText(Text):
-    """Schemas as text; a StructType is answered with its text."""
+    """Schemas as text; a StructType of PySpark becomes its text."""
 
     def check(self, value: Any, name: str) -> str:
         if isinstance(value, str) and value.strip():
             return super().check(value, name)
         fields = getattr(value, "fields", None)
-        if type(value).__name__ == "StructType" and fields is not None:
-            text = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in fields)
-            raise Refused("a StructType where text is wanted", hint=f'write the schema as "{text}"')
+        if type(value).__name__ == "StructType" and fields:
+            return super().check(", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in fields), name)
         what = "an empty schema" if isinstance(value, str) else a_type(value)
         raise Refused(f"{what} where a schema is wanted", hint='write "id int, ts timestamp, v double"')
 

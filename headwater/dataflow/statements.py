@@ -16,6 +16,7 @@ from headwater.sql.functions import GENERATORS
 from headwater.sql.grouping import WINDOWS, GroupedColumns, has_aggregate
 from headwater.sql.joinbounds import LEFT, RIGHT, JoinTerms, interval_text, join_terms
 from headwater.sql.lexer import quote_name, quoted
+from headwater.sql.naming import spark_name
 from headwater.sql.printer import printed
 from headwater.sql.ranking import rank_bound, with_qualify
 from headwater.sql.rewrite import mapped
@@ -332,7 +333,8 @@ class _Translator:
                     continue
                 aliases = {c.name.lower(): c.value for c in found if c.name is not None}
                 value = scope.resolve(item.node, aliases)
-                name = item.alias or (_declared(item.node, scope) if isinstance(item.node, Name) else None)
+                named = _declared(item.node, scope) if isinstance(item.node, Name) else spark_name(item.node)
+                name = item.alias or named
                 found.append(_Column(name, value, item.at))
         return found, whole
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 from headwater.core.errors import DataflowError, HeadwaterError
 from headwater.core.requirement import Requirement
@@ -19,33 +19,42 @@ from headwater.dataflow import habits, sinks, stateful
 from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import ArgumentGuard
 from headwater.dataflow.function import PythonFunction, accepts
+from headwater.dataflow.keys import KeyExpression, Keys
 from headwater.dataflow.settings import (
     Aggregated,
+    AggregateItems,
     Bound,
     ColumnName,
+    Columns,
     Computed,
+    ComputedByName,
     Condition,
     Duration,
     DurationOrNone,
     Label,
+    NewNames,
     Option,
     Place,
-    Projection,
+    Projections,
     SchemaOf,
     ShownRows,
     TopRows,
     WindowRows,
+    chained,
+    text_of,
 )
 from headwater.dataflow.types import StreamType, is_time
 from headwater.sql.expressions import parse_projection
+from headwater.sql.generators import ArrayRows, exploded_of
 from headwater.sql.lexer import quoted
+from headwater.sql.naming import spark_name
+from headwater.sql.parser import parse_item
+from headwater.sql.printer import canonical
 from headwater.sql.rewrite import ranked_rows, row_json, row_struct
 from headwater.sql.schema import Schema
+from headwater.sql.syntax import Alias
 
 _NUMBER = re.compile(r"([0-9.]+)")
-
-Columns = ColumnName | Sequence[ColumnName]
-GroupKey = ColumnName | stateful.TimeWindow | stateful.SessionWindow
 
 
 class Registry(Protocol):
@@ -99,6 +108,17 @@ class Stream(habits.NameGuard):
         """The names of the columns."""
         return list(self.shape.schema.names)
 
+    @property
+    def dtypes(self) -> list[tuple[str, str]]:
+        """The names of the columns and their types, as text."""
+        return [(column.name, column.type.text) for column in self.schema.columns]
+
+    isStreaming = True
+
+    def __getitem__(self, name: str) -> NoReturn:
+        """Refuse ``stream["v"]`` with the line to write."""
+        raise self._unknown(str(name))
+
     def print_schema(self) -> None:
         """Print the columns and their types as PySpark does."""
         print("root")
@@ -137,17 +157,31 @@ class Stream(habits.NameGuard):
 
     filter = where
 
-    def select(self, *columns: Projection) -> Stream:
-        """Compute columns: ``select("id", "v * 2 AS twice", "window.start AS start")``."""
+    def select(self, *columns: Projections) -> Stream:
+        """Compute columns: ``select("id", "v * 2 AS twice", F.col("window.start").alias("start"))``.
+
+        ``explode(items) AS item`` gives a row for each element of the array.
+        """
         where = f"select after '{self.operator.id}'"
-        pairs: list[tuple[str, str]] = []
-        for text in columns:
-            pairs += [(name, e.text) for name, e in parse_projection(text, self.schema, where=where)]
-        return self._then(ops.Select, columns=tuple(pairs))
+        stream, pairs = self, list[tuple[str, str]]()
+        for text in chained(columns):
+            if (exploded := exploded_of(text)) is None:
+                pairs += [(name, e.text) for name, e in parse_projection(text, self.schema, where=where)]
+            else:
+                stream, free = stream._with_elements(exploded)
+                pairs.append((exploded.name, quoted(free)))
+        return stream._then(ops.Select, columns=tuple(pairs))
+
+    def _with_elements(self, exploded: ArrayRows) -> tuple[Stream, str]:
+        """Return the stream with a row for each element, and the name of the element's column."""
+        taken = {c.lower() for c in self.columns}
+        names = (exploded.name, *(f"{exploded.name}_{i}" for i in range(2, len(taken) + 3)))
+        free = next(n for n in names if n.lower() not in taken)
+        return self.explode(exploded.array, free, outer=exploded.outer), free
 
     def with_columns(self, **columns: Computed) -> Stream:
         """Add columns, or replace those of the same name: ``with_columns(twice="v * 2")``."""
-        given = {k.lower(): (k, v) for k, v in columns.items()}
+        given = {k.lower(): (k, text_of(v)) for k, v in columns.items()}
         if len(given) < len(columns):
             raise DataflowError(
                 "two columns differ only by case",
@@ -157,20 +191,51 @@ class Stream(habits.NameGuard):
         pairs = [given.pop(c.lower(), (c, quoted(c))) for c in self.columns]
         return self._then(ops.Select, columns=tuple((*pairs, *given.values())))
 
+    def withColumn(self, name: ColumnName, column: Computed) -> Stream:
+        """Add a column, or replace that of the same name: ``withColumn("twice", F.col("v") * 2)``."""
+        return self.withColumns({name: column})
+
+    def withColumns(self, columns: ComputedByName) -> Stream:
+        """Add columns, or replace those of the same name: ``withColumns({"twice": F.col("v") * 2})``."""
+        stream, plain = self, dict[str, Any]()
+        for name, text in columns.items():
+            exploded = exploded_of(text_of(text))
+            if exploded is None:
+                plain[name] = text
+            else:
+                stream, free = stream._with_elements(replace(exploded, name=name))
+                plain[name] = quoted(free)
+        added = stream.with_columns(**plain)
+        extra = [c for c in stream.columns if c not in self.columns and c not in columns]
+        return added.drop(*extra) if extra else added
+
+    def withColumnRenamed(self, existing: ColumnName, new: ColumnName) -> Stream:
+        """Rename a column."""
+        return self.withColumnsRenamed({existing: new})
+
+    def withColumnsRenamed(self, names: NewNames) -> Stream:
+        """Rename columns: ``withColumnsRenamed({"v": "value"})``."""
+        self._require_columns(names, "withColumnsRenamed")
+        new = {existing.lower(): name for existing, name in names.items()}
+        return self._then(ops.Select, columns=tuple((new.get(c.lower(), c), quoted(c)) for c in self.columns))
+
     def drop(self, *columns: ColumnName) -> Stream:
         """Drop columns."""
+        self._require_columns(columns, "drop")
         gone = {c.lower() for c in columns}
-        unknown = gone - {c.lower() for c in self.columns}
+        return self._then(ops.Select, columns=tuple((c, quoted(c)) for c in self.columns if c.lower() not in gone))
+
+    def _require_columns(self, names: Iterable[str], method: str) -> None:
+        unknown = {c.lower() for c in names} - {c.lower() for c in self.columns}
         if unknown:
             raise DataflowError(
                 f"no column {cut(', '.join(sorted(unknown)), 200)}",
-                where=f"drop after '{self.operator.id}'",
+                where=self._place_of(method),
                 hint=f"the columns are {cut(', '.join(self.columns), 600)}",
             )
-        return self._then(ops.Select, columns=tuple((c, quoted(c)) for c in self.columns if c.lower() not in gone))
 
     def explode(
-        self, expression: str, alias: ColumnName, *, position: ColumnName | None = None, outer: bool = False
+        self, expression: Computed, alias: ColumnName, *, position: ColumnName | None = None, outer: bool = False
     ) -> Stream:
         """Return one row per element of an array, as column ``alias`` (and its index as ``position``)."""
         return self._then(ops.Explode, expression=expression, alias=alias, position=position, outer=outer)
@@ -217,14 +282,27 @@ class Stream(habits.NameGuard):
         """
         return self._then(ops.Watermark, column=column, delay=delay, idle_after=idle_after)
 
-    def group_by(self, *keys: GroupKey) -> Grouped:
-        """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``."""
-        windows = [k for k in keys if not isinstance(k, str)]
+    def group_by(self, *keys: Keys) -> Grouped:
+        """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``.
+
+        A key that is an expression, ``F.upper("machine").alias("name")``, becomes a column first.
+        """
+        found = chained(keys)
+        computed = {k.name: k.text for k in found if isinstance(k, KeyExpression)}
+        names = tuple(k.name if isinstance(k, KeyExpression) else k for k in found)
+        windows = [k for k in names if not isinstance(k, str)]
+        where = f"group_by after '{self.operator.id}'"
         if len(windows) > 1:
+            raise DataflowError("group_by has more than one window", where=where, hint="keep one")
+        clash = {c.lower() for c in self.columns} & {c.lower() for c in computed}
+        if clash:
             raise DataflowError(
-                "group_by has more than one window", where=f"group_by after '{self.operator.id}'", hint="keep one"
+                f"a key has the name of a column: {cut(', '.join(sorted(clash)), 200)}",
+                where=where,
+                hint="give the key another name with alias(...)",
             )
-        return Grouped(self, windows[0] if windows else None, tuple(k for k in keys if isinstance(k, str)))
+        stream = self.with_columns(**computed) if computed else self
+        return Grouped(stream, windows[0] if windows else None, tuple(k for k in names if isinstance(k, str)))
 
     def count_window(
         self, size: WindowRows, slide: WindowRows | None = None, *, keys: Columns = (), order_by: Columns
@@ -235,9 +313,9 @@ class Stream(habits.NameGuard):
         """
         return Counted(self, size, slide, _tuple(keys), _tuple(order_by))
 
-    def drop_duplicates(self, *columns: ColumnName) -> Stream:
+    def drop_duplicates(self, *columns: Columns) -> Stream:
         """Drop rows equal in these columns (default all) to one seen within the watermark's delay."""
-        return self._then(stateful.Dedup, keys=columns or tuple(self.columns))
+        return self._then(stateful.Dedup, keys=chained(columns) or tuple(self.columns))
 
     drop_duplicates_within_watermark = drop_duplicates
 
@@ -278,7 +356,7 @@ class Stream(habits.NameGuard):
         k: TopRows,
         by: Columns,
         *,
-        per: GroupKey | Sequence[GroupKey] = "window",
+        per: Keys = "window",
         rank: ColumnName = "rank",
         ties: Literal["row_number", "rank", "dense_rank"] = "row_number",
         ascending: bool = False,
@@ -291,9 +369,15 @@ class Stream(habits.NameGuard):
         up to ``k``, as in SQL. ``ascending``: keep the lowest.
         ``k`` is at most 100000, for the rows of a window are one array in one row of Spark.
         """
-        keys, order = _sequence(per), _tuple(by)
+        keys, order = ("window",) if per == "window" else chained([per]), _tuple(by)
         names = {c.lower(): c for c in self.columns}
         where = f"top_k after '{self.operator.id}'"
+        if computed := [key.text for key in keys if isinstance(key, KeyExpression)]:
+            raise DataflowError(
+                f"per has an expression: {cut(computed[0], 200)}",
+                where=where,
+                hint="compute it first: with_columns(...)",
+            )
         plain = [key for key in keys if isinstance(key, str)]
         for name in (*plain, *order):
             if name.lower() not in names:
@@ -373,12 +457,39 @@ class Stream(habits.NameGuard):
         text = self.schema.text
         return self.scan(filter_acc, text, keys=keys, order_by=order_by, initial=initial, keeps_keys=True)
 
+    # ------------------------------------------------------------ PySpark's names
+
+    groupBy = groupby = group_by
+    withWatermark = with_watermark
+    dropDuplicates = dropDuplicatesWithinWatermark = drop_duplicates
+    selectExpr = select
+    unionByName = union
+
+    def distinct(self) -> Stream:
+        """Drop rows equal in all columns to one seen within the watermark's delay."""
+        return self.drop_duplicates()
+
+    def toDF(self, *names: ColumnName) -> Stream:
+        """Give all columns new names, in their order."""
+        if len(names) != len(self.columns):
+            raise DataflowError(
+                f"{len(names)} names for {len(self.columns)} columns",
+                where=self._place_of("toDF"),
+                hint=f"the columns are {cut(', '.join(self.columns), 600)}",
+            )
+        return self._then(ops.Select, columns=tuple(zip(names, map(quoted, self.columns), strict=True)))
+
+    mapInArrow = map_batches
+    printSchema = print_schema
+
     # ------------------------------------------------------------ sinks
 
     @property
     def write(self) -> Writer:
         """Sinks, as in ``df.writeStream``."""
         return Writer(self)
+
+    writeStream = write
 
     def _has_time(self) -> bool:
         """Return whether the event time is a time, and not a window."""
@@ -436,15 +547,42 @@ class Grouped(habits.NameGuard):
     window: stateful.TimeWindow | stateful.SessionWindow | None
     keys: tuple[str, ...]
 
-    def agg(self, **aggregates: Aggregated) -> Stream:
-        """Compute aggregates per group: ``agg(n="count(*)", mean="avg(v)")``."""
-        return self.stream._then(
-            stateful.Aggregate, window=self.window, keys=self.keys, aggregates=tuple(aggregates.items())
-        )
+    def agg(self, *columns: AggregateItems, **aggregates: Aggregated) -> Stream:
+        """Compute aggregates per group: ``agg(n="count(*)", mean="avg(v)")``, ``agg(F.avg("v").alias("mean"))``.
+
+        Aggregates of plain columns may do without a name: ``avg(v)`` is then one, as in Spark; so in ``{"v": "avg"}``.
+        """
+        found = _aggregates(columns, aggregates, self._place_of("agg"))
+        return self.stream._then(stateful.Aggregate, window=self.window, keys=self.keys, aggregates=found)
 
     def count(self) -> Stream:
         """Count the rows of each group, as column ``count``."""
         return self.agg(count="count(*)")
+
+    def avg(self, *columns: ColumnName) -> Stream:
+        """Return the means of columns, named ``avg(v)``."""
+        return self._each("avg", columns)
+
+    mean = avg
+
+    def sum(self, *columns: ColumnName) -> Stream:
+        """Return the sums of columns, named ``sum(v)``."""
+        return self._each("sum", columns)
+
+    def min(self, *columns: ColumnName) -> Stream:
+        """Return the least values of columns, named ``min(v)``."""
+        return self._each("min", columns)
+
+    def max(self, *columns: ColumnName) -> Stream:
+        """Return the greatest values of columns, named ``max(v)``."""
+        return self._each("max", columns)
+
+    def _each(self, function: str, columns: Sequence[str]) -> Stream:
+        if not columns:
+            raise DataflowError(
+                f"{function}() of no columns", where=self._place_of(function), hint=f'name them: .{function}("v")'
+            )
+        return self.agg(**{f"{function}({c})": f"{function}({quoted(c)})" for c in columns})
 
     def _unknown(self, name: str) -> habits.UnknownName:
         return habits.missing(name, self, habits.GROUPED, where=f"group_by after '{self.stream.operator.id}'")
@@ -466,7 +604,7 @@ class Counted(ArgumentGuard):
     def _place_of(self, method: str) -> str:
         return f"count_window.{method} after '{self.stream.operator.id}'"
 
-    def agg(self, **aggregates: Aggregated) -> Stream:
+    def agg(self, *columns: AggregateItems, **aggregates: Aggregated) -> Stream:
         """Compute aggregates per window."""
         return self.stream._then(
             stateful.CountWindow,
@@ -474,7 +612,7 @@ class Counted(ArgumentGuard):
             order_by=self.order_by,
             size=self.size,
             slide=self.slide,
-            aggregates=tuple(aggregates.items()),
+            aggregates=_aggregates(columns, aggregates, self._place_of("agg")),
         )
 
 
@@ -518,8 +656,8 @@ class Writer(habits.NameGuard):
         bootstrap_servers: Place,
         topic: Place,
         *,
-        key: str | None = None,
-        value: str | None = None,
+        key: Computed | None = None,
+        value: Computed | None = None,
         delivery: Literal["exactly_once", "at_least_once"] = "exactly_once",
         user_env: Place | None = None,
         password_env: Place | None = None,
@@ -530,7 +668,7 @@ class Writer(habits.NameGuard):
         ``options`` are librdkafka's, with ``_`` for ``.``: ``compression_type="zstd"``. ``user_env`` and
         ``password_env`` name secrets, ``HEADWATER_SECRET_...``.
         """
-        columns = [f"{value or row_json(self.stream.columns)} AS value"]
+        columns = [f"{row_json(self.stream.columns) if value is None else value} AS value"]
         columns += [f"{key} AS key"] if key is not None else []
         return Writer(self.stream.select(*columns))._sink(
             sinks.KafkaSink,
@@ -597,8 +735,23 @@ def _tuple(columns: Columns) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
-def _sequence(keys: GroupKey | Sequence[GroupKey]) -> tuple[GroupKey, ...]:
-    return (keys,) if isinstance(keys, str) or not isinstance(keys, Sequence) else tuple(keys)
+def _aggregates(
+    columns: Sequence[AggregateItems], named: Mapping[str, Aggregated], where: str
+) -> tuple[tuple[str, str], ...]:
+    """Return aggregates as pairs of name and expression, those in the form ``avg(v) AS mean`` first."""
+    found: list[tuple[str, str]] = []
+    for column in chained(columns):
+        try:
+            node = parse_item(column)
+        except DataflowError as error:
+            raise DataflowError(error.what, where=where, hint=error.hint) from error
+        value, name = (node.value, node.name) if isinstance(node, Alias) else (node, spark_name(node))
+        if name is None:
+            raise DataflowError(
+                f"{canonical(node)} has no name", where=where, hint='give it one: .alias("name"), or agg(name=...)'
+            )
+        found.append((name, canonical(value)))
+    return (*found, *((name, text_of(text)) for name, text in named.items()))
 
 
 def schema_text(schema: str, where: str) -> str:

@@ -87,7 +87,8 @@ def _draft(path: Path, text: str | bytes, *, scratch: Path | None, fsync: bool, 
 def read_object(path: Path) -> dict[str, Any] | None:
     """Read a small JSON object; None when there is no such file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:

@@ -199,7 +199,7 @@ class _Ordering:
         # In each zone, units that leave it come before units that are to run there; zones by layer.
         leaving = {
             unit: (_place(self._plans[s.plan], self._plans[s.plan].unit(unit)), 0, unit)
-            for (unit, _, _), s in self._unit_statuses.items()
+            for (unit, _, _), s in {**self._registered, **self._unit_statuses}.items()
             if unit not in self._wanted
         }
         staying = [(_place(self._plan, u), 1, u.id) for u in self._plan.units]
@@ -220,6 +220,10 @@ class _Ordering:
                     )
                 )
                 gated = []
+        seen = self._wanted | leaving.keys()
+        while late := [u for (u, _, _) in self._registered if u not in seen]:
+            seen.add(late[0])
+            steps += self._leave(late[0])
         # A stopped unit is prepared at once, for an early start.
         rest = sorted(steps[before:], key=lambda s: not (isinstance(s, Prepare) and s.unit in at_the_cut))
         return (*steps[:before], *rest, *self._forget_last())
@@ -271,10 +275,10 @@ class _Ordering:
             for u in self._by_place(self._plan.units)
             if (u.id in going_on and self._gets_readers(u)) or self._reads_from(u, going_on)
         ]
-        for key, stood in _by_place(
-            [(self._plans[s.plan], key, s) for key, s in self._unit_statuses.items() if key[0] in stopping]
-        ):
-            steps += self._stop_at_the_cut(key, stood)
+        handled: set[Incarnation] = set()
+        while left := self._left_to_stop(stopping, handled):
+            handled.add(left[0][0])
+            steps += self._stop_at_the_cut(*left[0])
         steps += [Save(plan=s.plan, unit=key[0]) for key, s in self._source_units()]
         for unit in self._by_place(map(self._plan.unit, self._transferred)):
             transfer = self._transferred[unit.id]
@@ -299,27 +303,43 @@ class _Ordering:
         source_units = map(self._base.unit, transfer.source_units)
         return tuple(u.checkpoint if incarnation(u) in self._unit_statuses else "" for u in source_units)
 
+    def _left_to_stop(self, units: set[str], handled: set[Incarnation]) -> list[Placed]:
+        """Return the incarnations that are to stop, writers first; a unit that is started for it may add readers."""
+        found = [(key, s) for unit in units for key, s in self._statuses_of[unit] if key not in handled]
+        return _by_place([(self._plans[s.plan], key, s) for key, s in found])
+
     def _stop_at_the_cut(self, key: Incarnation, stood: UnitStatus) -> list[Step]:
         """Stop a unit once it has read its input up to the cut; start it for that unless it certainly runs."""
-        unit = key[0]
+        unit, has_rows_left = key[0], self._may_have_rows_left(key, stood)
         steps = self._stop(unit, stood, for_good=unit not in self._wanted)
-        drains = any(isinstance(s, Drain) for s in steps)
-        replaced = any(other[2] > key[2] for other, _ in self._statuses_of[unit])
-        if drains and not replaced and not (stood.runs and stood.sure):
+        if has_rows_left and not (stood.runs and stood.sure):
             # The unit may not have been prepared yet.
             start = Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read")
             self._register_readers(stood.plan, unit)
             return [Prepare(plan=stood.plan, unit=unit), start, *steps]
         return steps if stood.runs else []
 
+    def _may_have_rows_left(self, key: Incarnation, stood: UnitStatus) -> bool:
+        """Return whether rows may wait for an incarnation that no other one reads."""
+        replaced = any(other[2] > key[2] for other, _ in self._statuses_of[key[0]])
+        return not replaced and self._drains(key[0], self._plans[stood.plan])
+
+    def _drains(self, unit: str, old: DeploymentPlan) -> bool:
+        """Return whether a unit has to read inputs to their end before it stops."""
+        inputs = old.inputs(old.unit(unit))
+        if any(self._read_elsewhere(unit, c) for c in inputs):
+            return True
+        return any(not self._writes(c.producer) for c in inputs if self._reads_out(unit, c))
+
     def _register_readers(self, plan: str, unit: str) -> None:
-        """Record the readers registered by the prepare step of a unit, to remove them at the end."""
+        """Record the readers registered by the prepare step of a unit: they read its rows, and are removed then."""
         old = self._plans[plan]
         for channel in old.outputs(old.unit(unit)):
             for reader in channel.consumers:
                 key = incarnation(old.unit(reader))
-                if key not in self._unit_statuses:
+                if key not in self._unit_statuses and key not in self._registered:
                     self._registered[key] = UnitStatus(plan=plan, runs=False)
+                    self._statuses_of[reader].append((key, self._registered[key]))
 
     def _reads_from(self, unit: Unit, writers: set[str]) -> bool:
         """Return whether a unit that is to take over, with no running unit of its id, reads from a kept one."""
@@ -389,12 +409,15 @@ class _Ordering:
             assert unit_status is not None
             return [] if unit.id in self._fed else self._update_inputs(unit, unit_status)
         steps: list[Step] = []
-        again = unit.id in self._stopped  # perhaps only because others must read its former output
-        for _, stood in self._statuses_of[unit.id]:
+        again = stopped = unit.id in self._stopped  # perhaps only because others must read its former output
+        for key, stood in tuple(self._statuses_of[unit.id]):
             # `start` adopts a unit that perhaps runs as wanted already.
             if stood.runs and not self._same(unit.id, stood.plan):
                 if unit.id not in self._stopped:
                     steps += self._stop(unit.id, stood, for_good=False)
+                again = True
+            elif key != incarnation(unit) and not (stood.runs or stopped) and self._may_have_rows_left(key, stood):
+                steps += self._stop_at_the_cut(key, stood)
                 again = True
         change = self._changes.get(unit.id)
         state: State = change.state if change else "none"
@@ -445,18 +468,19 @@ class _Ordering:
         return {(c.id, plan.unit(consumer).checkpoint) for c in plan.outputs(unit) for consumer in c.consumers}
 
     def _leave(self, unit: str) -> list[Step]:
+        """Stop a unit that is not in the plan; one that has been stopped, or never started, reads its rows first."""
+        if unit in self._stopped:
+            return []
         steps: list[Step] = []
-        for _, stood in self._statuses_of[unit]:
-            if stood.runs and unit not in self._stopped:
-                steps += self._stop(unit, stood, for_good=True)
+        for key, stood in tuple(self._statuses_of[unit]):
+            if stood.runs or self._may_have_rows_left(key, stood):
+                steps += self._stop_at_the_cut(key, stood)
         return steps
 
     def _stop(self, unit: str, stood: UnitStatus, *, for_good: bool) -> list[Step]:
         old = self._plans[stood.plan]
         steps: list[Step] = []
-        ended = [c for c in old.inputs(old.unit(unit)) if self._reads_out(unit, c)]
-        moves = any(self._read_elsewhere(unit, c) for c in old.inputs(old.unit(unit)))
-        if moves or any(not self._writes(c.producer) for c in ended):
+        if self._drains(unit, old):
             steps.append(Drain(plan=stood.plan, unit=unit, must=unit in self._transferred_from or not for_good))
         change = self._changes.get(unit)
         readers = tuple(dict.fromkeys(r for c in old.outputs(old.unit(unit)) for r in c.consumers))

@@ -7,8 +7,10 @@ string, which fails at run time on the first row that is not a number. Here the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from headwater.sql.lexer import shorten
+from headwater.sql.printer import canonical, enclosed
 from headwater.sql.schema import (
     BIGINT,
     BINARY,
@@ -32,7 +34,7 @@ from headwater.sql.schema import (
     MapType,
     StructType,
 )
-from headwater.sql.syntax import Literal
+from headwater.sql.syntax import Literal, SyntaxNode
 
 INTEGRAL = (TINYINT, SMALLINT, INT, BIGINT)
 DATETIME = (DATE, TIMESTAMP_NTZ, TIMESTAMP)
@@ -222,19 +224,25 @@ def _unit_cast(interval: IntervalType, number: DataType) -> bool:
 class Typed:
     """An expression whose type is known.
 
-    ``text`` is canonical, ``binding`` its operator precedence (see ``parser.BINDING``), ``constant`` is set for a
-    literal, ``name`` if Spark would name a struct's field after it.
+    ``node`` has its names resolved; ``name`` is set if Spark would name a struct's field after it.
     """
 
-    text: str
+    node: SyntaxNode
     type: DataType
-    binding: int
-    constant: Literal | None = None
     name: str | None = None
 
-    def within(self, binding: int) -> str:
-        """Return the text, in parentheses if it binds less tightly than ``binding``."""
-        return f"({self.text})" if self.binding < binding else self.text
+    @cached_property
+    def text(self) -> str:
+        """The canonical text."""
+        return canonical(self.node)
+
+    @property
+    def constant(self) -> Literal | None:
+        return self.node if isinstance(self.node, Literal) else None
+
+    def within(self, floor: int) -> str:
+        """Return the canonical text, in parentheses if it binds less tightly than ``floor`` (``parser.BINDING``)."""
+        return enclosed(self.node, floor)
 
     @property
     def shown(self) -> str:

@@ -108,7 +108,7 @@ soundex(string) string | levenshtein(string,string,[int]) int | luhn_check(strin
 url_encode(string) string | url_decode(string) string | parse_url(string,string,[string]) string
 str_to_map(string,[string],[string]) map<string,string> | to_binary(string,[string]) binary
 to_char(number,string) string | to_varchar(number,string) string
-mask(string,[string],[string],[string]) string
+mask(string,[string],[string],[string],[string]) string
 hash(hashed...) int | xxhash64(hashed...) bigint
 md5(binary) string | sha(binary) string | sha1(binary) string
 sha2(binary,int) string | crc32(binary) bigint
@@ -167,7 +167,7 @@ unix_timestamp() bigint
 
 _AGGREGATE = """
 min(O) O | max(O) O | first(T,[boolean]) T | first_value(T,[boolean]) T | last(T,[boolean]) T
-last_value(T,[boolean]) T | any_value(T,[boolean]) T | mode(O) O
+last_value(T,[boolean]) T | any_value(T,[boolean]) T | mode(O,[boolean]) O
 stddev(double) double | stddev_samp(double) double | stddev_pop(double) double | std(double) double
 variance(double) double | var_samp(double) double | var_pop(double) double
 skewness(double) double | kurtosis(double) double | corr(double,double) double
@@ -179,7 +179,8 @@ max_by(T,O) T | min_by(T,O) T
 bool_and(boolean) boolean | every(boolean) boolean | bool_or(boolean) boolean
 some(boolean) boolean | any(boolean) boolean | count_if(boolean) bigint
 bit_and(I) I | bit_or(I) I | bit_xor(I) I | approx_count_distinct(any,[double]) bigint
-percentile(double,array<double>) array<double> | percentile(double,double) double | median(double) double
+percentile(double,array<double>,[bigint]) array<double> | percentile(double,double,[bigint]) double
+median(double) double
 listagg(string,[string]) string | string_agg(string,[string]) string
 """
 

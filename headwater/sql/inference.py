@@ -1,4 +1,4 @@
-"""Walk a parsed expression: resolve its names, infer its type, write its canonical text."""
+"""Walk a parsed expression: resolve its names, infer its type."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from headwater.sql.functions import (
     VOLATILE,
     WINDOW_FUNCTIONS,
 )
-from headwater.sql.lexer import quote_name, quote_string, quoted
+from headwater.sql.lexer import quote_name, quoted
 from headwater.sql.matching import match
-from headwater.sql.parser import BINDING, COMPARISON, NOT, OR, POSTFIX, PREDICATE, SUM, UNARY
+from headwater.sql.names import TIME_UNITS, UNIT_FIRST
 from headwater.sql.schema import (
     BOOLEAN,
     DOUBLE,
@@ -91,8 +91,7 @@ class Inference:
             raise too_deep()
         match node:
             case Literal():
-                binding = UNARY if node.text.startswith("-") else POSTFIX
-                return Typed(node.text, node.type, binding, constant=node)
+                return Typed(node, node.type)
             case Name():
                 return self._name(node)
             case Binary():
@@ -108,10 +107,7 @@ class Inference:
             case CaseWhen():
                 return self._case(node)
             case Field():
-                value = self.walk(node.value)
-                found, name = self._field(value, node.name)
-                text = f"{value.within(POSTFIX)}.{quote_name(name, after_dot=True)}"
-                return Typed(text, found, POSTFIX, name=name)
+                return self._field(self.walk(node.value), node.name)
             case Subscript():
                 return self._subscript(node)
             case Lambda():
@@ -126,15 +122,14 @@ class Inference:
         if typed is None:
             raise self._unknown_column(node)
         for part in rest:
-            found, name = self._field(typed, part)
-            typed = Typed(f"{typed.text}.{quote_name(name, after_dot=True)}", found, POSTFIX, name=name)
+            typed = self._field(typed, part)
         return typed
 
     def _variable(self, name: str) -> Typed | None:
         for scope in reversed(self._scopes):
             if name.lower() in scope:
                 declared, found = scope[name.lower()]
-                return Typed(quote_name(declared), found, POSTFIX, name=declared)
+                return Typed(Name((declared,)), found, name=declared)
         return None
 
     def _column(self, name: str) -> Typed | None:
@@ -149,7 +144,7 @@ class Inference:
                 hint=f"write max({quote_name(column.name)}) or first(...), or add it to the grouping keys",
             )
         self.columns.add(column.name)
-        return Typed(quote_name(column.name), column.type, POSTFIX, name=column.name)
+        return Typed(Name((column.name,)), column.type, name=column.name)
 
     def _unknown_column(self, node: Name) -> DataflowError:
         name = ".".join(node.parts)
@@ -163,8 +158,14 @@ class Inference:
         hint = suggest(node.parts[0], (*variables, *self._schema.names))
         return DataflowError(f"there is no column {shown(node.parts[0])}", hint=f"{hint}; text goes in single quotes")
 
-    def _field(self, value: Typed, name: str) -> tuple[DataType, str]:
-        """Return type and declared name of a struct's field, an array of structs' field or a map's value."""
+    def _field(self, value: Typed, name: str) -> Typed:
+        """Take a struct's field, under its declared name, an array of structs' field or a map's value."""
+        found, declared = self._field_type(value, name)
+        node = value.node
+        taken = Name((*node.parts, declared)) if isinstance(node, Name) else Field(node, declared)
+        return Typed(taken, found, name=declared)
+
+    def _field_type(self, value: Typed, name: str) -> tuple[DataType, str]:
         found = value.type
         inner = found.element if isinstance(found, ArrayType) else found
         if isinstance(inner, StructType):
@@ -179,65 +180,47 @@ class Inference:
 
     def _binary(self, node: Binary) -> Typed:
         left, right = self.walk(node.left), self.walk(node.right)
-        binding = BINDING[node.operator]
-        found = binary_type(node.operator, left, right)
-        # a = b = c is legal but reads badly, so comparisons get parentheses on both sides.
-        left_text = left.within(binding + (binding == COMPARISON))
-        return Typed(f"{left_text} {node.operator} {right.within(binding + 1)}", found, binding)
+        return Typed(Binary(node.operator, left.node, right.node), binary_type(node.operator, left, right))
 
     def _unary(self, node: Unary) -> Typed:
         operand = self.walk(node.operand)
         found = operand.type
         if node.operator == "NOT":
             require_condition(operand, "NOT")
-            return Typed(f"NOT {operand.within(NOT)}", BOOLEAN, NOT)
+            return Typed(Unary("NOT", operand.node), BOOLEAN)
         if node.operator == "~":
             if found not in (*INTEGRAL, VOID):
                 raise DataflowError(f"{operand.shown}; ~ works on whole numbers", hint="cast it to bigint")
         elif not (is_numeric(found) or isinstance(found, IntervalType) or found == VOID):
             raise DataflowError(f"{operand.shown}; {node.operator} works on numbers", hint="cast it to double")
-        text = operand.within(UNARY)
-        text = f"({text})" if text.startswith("-") else text
-        return Typed(f"{node.operator}{text}", found, UNARY)
+        return Typed(Unary(node.operator, operand.node), found)
 
     def _predicate(self, node: PredicateCall) -> Typed:
         subject = self.walk(node.subject)
         others = [self.walk(o) for o in node.others]
-        operator, text = node.operator, subject.within(COMPARISON + 1)
-        negation = "NOT " if node.negated else ""
-        if operator == "IN":
+        operator = node.operator
+        if operator in ("IN", "BETWEEN", "IS DISTINCT FROM"):
             for other in others:
-                require_comparable("IN", subject, other)
-            options = ", ".join(o.text for o in others)
-            return Typed(f"{text} {negation}IN ({options})", BOOLEAN, PREDICATE)
-        if operator == "BETWEEN":
-            for other in others:
-                require_comparable("BETWEEN", subject, other)
-            low, high = (o.within(COMPARISON + 1) for o in others)
-            return Typed(f"{text} {negation}BETWEEN {low} AND {high}", BOOLEAN, PREDICATE)
-        if operator.startswith("IS"):
-            words = operator.replace("IS", "IS NOT" if node.negated else "IS", 1)
-            if operator == "IS DISTINCT FROM":
-                require_comparable(operator, subject, others[0])
-                words += " " + others[0].within(COMPARISON + 1)
-            elif operator != "IS NULL":
+                require_comparable(operator, subject, other)
+        elif operator.startswith("IS"):
+            if operator != "IS NULL":
                 require_condition(subject, operator)
-            return Typed(f"{text} {words}", BOOLEAN, PREDICATE)
-        for side in (subject, others[0]):
-            if not converts(side.type, STRING):
-                raise DataflowError(f"{side.shown}; {operator} matches strings", hint="cast it to string")
-        escape = f" ESCAPE {quote_string(node.escape)}" if node.escape else ""
-        pattern = others[0].within(COMPARISON + 1)
-        return Typed(f"{text} {negation}{operator} {pattern}{escape}", BOOLEAN, PREDICATE)
+        else:
+            for side in (subject, others[0]):
+                if not converts(side.type, STRING):
+                    raise DataflowError(f"{side.shown}; {operator} matches strings", hint="cast it to string")
+        return Typed(replace(node, subject=subject.node, others=tuple(o.node for o in others)), BOOLEAN)
 
     def _subscript(self, node: Subscript) -> Typed:
         value, index = self.walk(node.value), self.walk(node.index)
-        text = f"{value.within(POSTFIX)}[{index.within(SUM)}]"
+        if _holds_structs(value.type) and index.constant is not None and isinstance(index.constant.value, str):
+            return self._field(value, index.constant.value)
+        taken = Subscript(value.node, index.node)
         match value.type:
             case ArrayType(element) if index.type in INTEGRAL:
-                return Typed(text, element, POSTFIX)
+                return Typed(taken, element)
             case MapType(key, found) if common_type(key, index.type) or converts(index.type, key):
-                return Typed(text, found, POSTFIX)
+                return Typed(taken, found)
             case ArrayType() | MapType():
                 raise DataflowError(
                     f"{value.shown}, and {index.shown}",
@@ -247,42 +230,38 @@ class Inference:
 
     def _case(self, node: CaseWhen) -> Typed:
         operand = self.walk(node.operand) if node.operand is not None else None
-        words, results = ["CASE"], []
-        if operand is not None:
-            words.append(operand.text)
+        branches, results = [], []
         for condition_node, result_node in node.branches:
             condition, result = self.walk(condition_node), self.walk(result_node)
             if operand is None:
                 require_condition(condition, "WHEN")
             else:
                 require_comparable("WHEN", operand, condition)
-            words += ["WHEN", condition.text, "THEN", result.text]
+            branches.append((condition.node, result.node))
             results.append(result)
-        if node.otherwise is not None:
-            results.append(self.walk(node.otherwise))
-            words += ["ELSE", results[-1].text]
+        otherwise = self.walk(node.otherwise) if node.otherwise is not None else None
+        results += [otherwise] if otherwise is not None else []
         found = common_of([r.type for r in results])
         if found is None:
             shown = ", ".join(r.shown for r in results)
             raise DataflowError(f"the branches of CASE have no common type: {shown}", hint="cast them to one type")
-        return Typed(" ".join([*words, "END"]), found, POSTFIX)
+        subject, rest = (one.node if one is not None else None for one in (operand, otherwise))
+        return Typed(CaseWhen(subject, tuple(branches), rest), found)
 
     def _cast(self, node: Cast) -> Typed:
-        word = "TRY_CAST" if node.safe else "CAST"
         if isinstance(node.value, Call) and self._is_unknown(node.value.name):
-            value = self._unknown_call(node.value)
-            return Typed(f"{word}({value} AS {node.type.text})", node.type, POSTFIX)
+            return Typed(replace(node, value=self._unknown_call(node.value)), node.type)
         typed = self.walk(node.value)
         if not castable(typed.type, node.type):
             what = f"{typed.shown}; it cannot be cast to {node.type}"
             raise DataflowError(what, hint=_cast_hint(typed, node.type))
-        return Typed(f"{word}({typed.text} AS {node.type.text})", node.type, POSTFIX)
+        return Typed(replace(node, value=typed.node), node.type)
 
     def _is_unknown(self, name: str) -> bool:
         reserved = (GENERATORS, WINDOW_FUNCTIONS, GROUPINGS)
         return not (name in _KNOWN or name in _KNOWN_AGGREGATES or any(name in r for r in reserved))
 
-    def _unknown_call(self, node: Call) -> str:
+    def _unknown_call(self, node: Call) -> Call:
         """Return a call whose type the user declares by a cast; an aggregate if aggregates are allowed."""
         if node.distinct or node.filter is not None or node.ignore_nulls:
             raise DataflowError(
@@ -295,10 +274,9 @@ class Inference:
             self._place = "inside"
             self.aggregates.add(node.name)
         try:
-            arguments = ", ".join(self.walk(a).text for a in node.arguments)
+            return Call(node.name, tuple(self.walk(a).node for a in node.arguments))
         finally:
             self._place = before
-        return f"{quote_name(node.name, after_dot=True)}({arguments})"
 
     def _call(self, node: Call) -> Typed:
         name = node.name
@@ -315,7 +293,7 @@ class Inference:
         if name in GROUPINGS:
             hint = f'group by it: .group_by(hw.{name}("ts", "1 minute"))'
             raise DataflowError(f"{name} groups rows and is not a value", hint=hint)
-        if name in special.UNIT_FIRST and len(node.arguments) == 3:
+        if name in UNIT_FIRST and len(node.arguments) == 3:
             return self._unit_call(node)
         if name == "aggregate" and len(node.arguments) < 3:
             raise DataflowError("aggregate needs an array", hint="write aggregate(readings, 0D, (acc, x) -> acc + x)")
@@ -345,28 +323,27 @@ class Inference:
         else:
             typed = tuple(self._argument(a) for a in node.arguments)
             found = rule(name, typed)
-        text = f"{quote_name(name, after_dot=True)}({', '.join(a.text for a in typed)})"
-        return Typed(text, found, POSTFIX)
+        return Typed(Call(name, tuple(a.node for a in typed)), found)
 
     def _argument(self, node: SyntaxNode) -> Typed:
         if isinstance(node, Alias):
             value = self.walk(node.value)
-            return Typed(f"{value.text} AS {quote_name(node.name)}", value.type, OR, name=node.name)
+            return Typed(Alias(value.node, node.name), value.type, name=node.name)
         if isinstance(node, Star):
-            return Typed("*", STRING, POSTFIX)
+            return Typed(Star(), STRING)
         return self.walk(node)
 
     def _unit_call(self, node: Call) -> Typed:
         unit = node.arguments[0]
         word = unit.parts[0].lower() if isinstance(unit, Name) and len(unit.parts) == 1 else ""
-        if word not in special.TIME_UNITS:
+        if word not in TIME_UNITS:
             raise DataflowError(
                 f"the first argument of {node.name} is a unit of time",
                 hint="write timestampdiff(SECOND, a, b)",
             )
         arguments = tuple(self.walk(a) for a in node.arguments[1:])
         found = special.unit_function(node.name, arguments)
-        return Typed(f"{node.name}({word.upper()}, {', '.join(a.text for a in arguments)})", found, POSTFIX)
+        return Typed(Call(node.name, (unit, *(a.node for a in arguments))), found)
 
     def _lambda(self, node: Lambda, types: tuple[DataType, ...]) -> Typed:
         names = [p.lower() for p in node.parameters]
@@ -377,9 +354,7 @@ class Inference:
             body = self.walk(node.body)
         finally:
             self._scopes.pop()
-        parameters = ", ".join(quote_name(p) for p in node.parameters)
-        head = parameters if len(names) == 1 else f"({parameters})"
-        return Typed(f"{head} -> {body.text}", body.type, OR)
+        return Typed(Lambda(node.parameters, body.node), body.type)
 
     def _check_distinct(self, node: Call) -> None:
         """Refuse DISTINCT where the distinct values cannot be kept, and aggregated, exactly."""
@@ -428,13 +403,10 @@ class Inference:
         finally:
             self._place = "outside"
         self.aggregates.add(name)
-        if node.distinct:
-            typed = replace(typed, text=typed.text.replace("(", "(DISTINCT ", 1))
-        text = typed.text + (" IGNORE NULLS" if node.ignore_nulls else "")
         if condition is not None:
             require_condition(condition, "FILTER")
-            text = f"{typed.text} FILTER (WHERE {condition.text})" + text[len(typed.text) :]
-        return Typed(text, typed.type, POSTFIX)
+        resolved = replace(node, arguments=typed.node.children, filter=condition.node if condition else None)
+        return Typed(resolved, typed.type)
 
 
 def _has_float(found: DataType) -> bool:
@@ -451,6 +423,10 @@ def _below(node: SyntaxNode) -> list[SyntaxNode]:
     for child in found:
         found.extend(child.children)
     return found
+
+
+def _holds_structs(found: DataType) -> bool:
+    return isinstance(found.element if isinstance(found, ArrayType) else found, StructType)
 
 
 def _cast_hint(value: Typed, wanted: DataType) -> str:

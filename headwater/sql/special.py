@@ -17,6 +17,7 @@ from headwater.sql.coercion import (
     common_type,
     is_numeric,
 )
+from headwater.sql.names import CASTS, OPERATORS, SECONDS, TIME_PARTS
 from headwater.sql.schema import (
     BIGINT,
     BOOLEAN,
@@ -38,44 +39,6 @@ from headwater.sql.schema import (
 )
 
 Rule = Callable[[str, tuple[Typed, ...]], DataType]
-_OPERATORS = {
-    "mod": "%", "pmod": "%", "try_mod": "%", "try_add": "+", "try_subtract": "-", "try_multiply": "*",
-    "try_divide": "/",
-}  # fmt: skip
-_CASTS = {
-    "tinyint": "tinyint", "smallint": "smallint", "int": "int", "bigint": "bigint", "float": "float",
-    "double": "double", "decimal": "decimal", "string": "string", "boolean": "boolean", "binary": "binary",
-    "date": "date", "timestamp": "timestamp",
-}  # fmt: skip
-_SECONDS = frozenset(["second", "s", "sec", "seconds", "secs"])
-_FIELDS = frozenset(
-    [
-        *(
-            "year",
-            "y",
-            "years",
-            "yr",
-            "yrs",
-            "yearofweek",
-            "quarter",
-            "qtr",
-            "month",
-            "mon",
-            "mons",
-            "months",
-        ),
-        *("week", "w", "weeks", "day", "d", "days", "dayofweek", "dow", "dayofweek_iso", "dow_iso", "doy"),
-        *("hour", "h", "hours", "hr", "hrs", "minute", "m", "min", "mins", "minutes", *_SECONDS),
-    ]
-)
-TIME_UNITS = frozenset(
-    [
-        *("microsecond", "millisecond", "second", "minute", "hour"),
-        *("day", "dayofyear", "week", "month", "quarter", "year"),
-    ]
-)
-UNIT_FIRST = frozenset(["timestampadd", "timestampdiff", "dateadd", "date_add", "datediff", "date_diff"])
-"""Functions whose first of three arguments is a bare unit of time."""
 
 
 def _arity(name: str, arguments: tuple[Typed, ...], least: int, most: int | None = None) -> None:
@@ -92,12 +55,12 @@ def _wrong(name: str, argument: Typed, wanted: str) -> DataflowError:
 
 def _operator(name: str, arguments: tuple[Typed, ...]) -> DataType:
     _arity(name, arguments, 2)
-    return arithmetic_type(_OPERATORS[name], *arguments)
+    return arithmetic_type(OPERATORS[name], *arguments)
 
 
 def _cast(name: str, arguments: tuple[Typed, ...]) -> DataType:
     _arity(name, arguments, 1)
-    wanted = DataType.parse(_CASTS[name])
+    wanted = DataType.parse(CASTS[name])
     if not castable(arguments[0].type, wanted):
         raise _wrong(name, arguments[0], f"a value that can be cast to {wanted}")
     return wanted
@@ -272,14 +235,14 @@ def _date_part(name: str, arguments: tuple[Typed, ...]) -> DataType:
     _arity(name, arguments, 2)
     constant, found = arguments[0].constant, arguments[1].type
     part = str(constant.value).lower() if constant else ""
-    if part not in _FIELDS:
+    if part not in TIME_PARTS:
         raise DataflowError(
             f"{arguments[0].text} is not a part of a time",
             hint="use year, month, day, hour, minute, second, dow, week, ...",
         )
     if found not in (*DATETIME, STRING, VOID) and not isinstance(found, IntervalType):
         raise _wrong(name, arguments[1], "a date or timestamp")
-    return DecimalType(8, 6) if part in _SECONDS else INT
+    return DecimalType(8, 6) if part in SECONDS else INT
 
 
 def unit_function(name: str, arguments: tuple[Typed, ...]) -> DataType:
@@ -371,8 +334,8 @@ def _percentile_approx(name: str, arguments: tuple[Typed, ...]) -> DataType:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_OPERATORS, _operator),
-    **dict.fromkeys(_CASTS, _cast),
+    **dict.fromkeys(OPERATORS, _operator),
+    **dict.fromkeys(CASTS, _cast),
     **dict.fromkeys(("round", "bround"), _round),
     **dict.fromkeys(("ceil", "ceiling", "floor"), _ceil),
     **dict.fromkeys(("element_at", "try_element_at"), _element_at),

@@ -151,8 +151,7 @@ class Disk:
 
     def _io_open(self, file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
         real = self._real["io.open"]
-        place = self._place(file)
-        if place is None or not set(mode) & set("wax+"):
+        if mode in ("r", "rb") or (place := self._place(file)) is None or not set(mode) & set("wax+"):
             return real(file, mode, *args, **options)
         if os.path.basename(place) != "lock":
             self._change(place, grows=True)

@@ -162,12 +162,7 @@ class Play:
         self.world.want("run", plan, **options)
 
     def _edit(self, number: int) -> None:
-        if self.world.store.deployment(NAME).observed_version == 0:
-            return  # see KNOWN_GAPS
-        self._edit_first(number)
-
-    def _edit_first(self, number: int) -> None:
-        """Edit the deployment, even before its first version is complete."""
+        """Edit the deployment, also before its first version is complete."""
         plan = self.world.store.active_plan(NAME) or self._wanted[-1]
         with contextlib.suppress(HeadwaterError):  # not every edit fits every plan
             self._apply(build(plan.dataflow, CONTINUUM, edited(plan, EDITS[number])))

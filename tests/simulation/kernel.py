@@ -311,6 +311,9 @@ class Lock:
         self._waiting: deque[Task] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if not self._taken:
+            self._taken = True
+            return True
         kernel = self._kernel
         deadline = None if timeout < 0 else kernel.now + timeout
         while self._taken:
@@ -341,7 +344,10 @@ class Lock:
         return self._taken
 
     def __enter__(self) -> bool:
-        return self.acquire()
+        if self._taken:
+            return self.acquire()
+        self._taken = True
+        return True
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headwater.plan.edit import Fuse
+from headwater.plan.edit import Fuse, Move
 from tests.simulation.history import EDITS, History, Step
 
 FUSE_COUNT_AND_PASS = EDITS.index(Fuse(first="count", second="pass", to="site"))
@@ -41,16 +41,31 @@ REGRESSIONS: Mapping[str, History] = {
             Step("power", ("C1",), 5.0),
         )
     ),
-}
-
-KNOWN_GAPS: Mapping[str, History] = {
-    "a first deployment that is superseded by other cuts strands the rows of a unit that has run": History(
+    "other cuts supersede a first deployment, of which a unit has run and its reader has not": History(
         (
-            Step("edit first", (4,), 0.2),
-            Step("edit first", (4,), 0.2),
+            Step("edit", (EDITS.index(Move(operator="count", to="cloud", at="L2")),), 0.2),
+            Step("edit", (EDITS.index(Move(operator="count", to="cloud", at="L2")),), 0.2),
             Step("kill at", ("spark E2", 65), 0.2),
-            Step("edit first", (0,), 0.0),
+            Step("edit", (EDITS.index(Move(operator="count", to="cloud")),), 0.0),
+        )
+    ),
+    "a first deployment is stopped half-way, and started with other cuts": History(
+        (
+            Step("go back", (3,), 0.2),
+            Step("stop", (), 0.2),
+            Step("edit", (EDITS.index(Fuse(first="count", second="pass", to="cloud")),), 0.2),
+        ),
+        446,
+    ),
+    "a deployment is stopped with rows in a channel, and started without its reader": History(
+        (
+            Step("pass", (), 15.0),
+            Step("cut", ("S1", "C1", 25.0), 0.0),
+            Step("cut", ("C1", "S1", 25.0), 0.0),
+            Step("write", ("L1", 3), 4.0),
+            Step("stop", (), 15.0),
+            Step("pass", (), 15.0),
+            Step("edit", (FUSE_COUNT_AND_PASS,), 15.0),
         )
     ),
 }
-"""Histories that still break a rule."""

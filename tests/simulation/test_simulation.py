@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.bugs import BUGS
-from tests.simulation.regressions import KNOWN_GAPS
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,12 +37,6 @@ def test_many_drawn_histories_break_no_rule(seed: int) -> None:
 def test_histories_that_once_broke_a_rule_break_none() -> None:
     code, told = simulate("--regressions")
     assert code == 0, told
-
-
-@pytest.mark.parametrize("name", KNOWN_GAPS)
-def test_a_known_gap_is_still_there(name: str) -> None:
-    code, told = simulate("--history", repr(KNOWN_GAPS[name]))
-    assert (code, "not within" in told) == (1, True), f"mended? then it is a regression: {told}"
 
 
 def test_a_regression_is_found_again_with_its_defect() -> None:

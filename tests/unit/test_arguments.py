@@ -69,6 +69,7 @@ GOOD: dict[str, Any] = {
     "on": "machine", "keys": "machine", "url": "jdbc:postgresql://h/d", "table": "t", "bootstrap_servers": "b:9092",
     "initial": 0, "step": lambda state, row: state, "keep": lambda state, row: True, "per": "machine",
     "text": "SELECT machine, ts, v FROM readings",
+    "existing": "v", "new": "value", "names": {"v": "value"}, "columns": {"twice": "v * 2"},
 }  # fmt: skip
 """A good value of each required argument, by its name."""
 ALSO: dict[str, dict[str, Any]] = {
@@ -77,6 +78,7 @@ ALSO: dict[str, dict[str, Any]] = {
     "stream.scan": {"function": fold},
     "stream.join": {"within": "1 minute"},
     "stream.with_watermark": {"column": "ts"},
+    "stream.withColumn": {"column": "v * 2"},
     "write.for_each_batch": {"function": fold},
 }
 INTERNAL = {"new_id", "add_sink", "replace_sink", "add_name"}  # between the classes of the API
@@ -93,6 +95,7 @@ ARGUMENTS = [
 def call(owner: str, name: str, parameter: str, value: Any) -> Any:
     """Call a method with good values, but one."""
     target = OWNERS[owner][1]()
+    name = getattr(type(target), name).__name__ if owner != "hw" else name  # PySpark's name of the same method
     if (owner, name) == ("stream", "with_watermark"):
         target = hw.flow("f", locations=["L1"]).read.json("in/{location}", SCHEMA)
     method = getattr(target, name)
@@ -316,8 +319,8 @@ NAMED: list[tuple[str, str, str, Any, str]] = [
     ("hw", "flow", "locations", endless(), "locations: more than 5000 items -> give at most 5000"),
     ("stream", "drop_duplicates", "columns", ["v"] * 20_000, "columns: more than 5000 items -> give at most 5000"),
     ("stream", "union", "others", 5, "item 1 of others is 5, an int -> give a Stream"),
-    ("stream", "group_by", "keys", 5, "item 1 of keys is 5, an int -> write it as text, in quotes, or give a "
-     "TimeWindow, or give a SessionWindow"),
+    ("stream", "group_by", "keys", 5, "item 1 of keys is an int where a key is wanted -> write "
+     'group_by(hw.window("ts", "1 minute"), "machine")'),
     ("stream", "scan", "initial", json.loads("[" * 900 + "]" * 900), "accepted"),
     ("stream", "scan", "initial", "a" * 10_000_000, "initial has 10000002 characters -> write at most 1048576"),
 ]  # fmt: skip

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from pyspark.sql import Column
+from pyspark.sql import functions as pyspark_functions
 
 import headwater as hw
 from headwater import iot
@@ -17,6 +19,7 @@ from headwater.cli.app import app
 from headwater.dataflow import habits, stream
 from headwater.dataflow.builder import DataflowBuilder, Reader
 from headwater.sql import functions, special
+from headwater.sql.names import UNIT_FIRST
 
 ROOT = Path(hw.__file__).parent
 METHODS = [
@@ -62,7 +65,7 @@ OTHERS = {"option", "fit", "cast", "build"}
 
 def test_methods_and_functions_in_hints_exist() -> None:
     methods = {name for owner in METHODS for name in dir(owner)} | OTHERS
-    known = {*methods, *hw.__all__, *dir(iot), *dir(iot.Bloom), *special.UNIT_FIRST, *functions.GENERATORS}
+    known = {*methods, *hw.__all__, *dir(iot), *dir(iot.Bloom), *UNIT_FIRST, *functions.GENERATORS}
     for table in (functions.SCALARS, functions.AGGREGATES, special.RULES, special.AGGREGATE_RULES):
         known |= set(table)
     named = [
@@ -71,7 +74,9 @@ def test_methods_and_functions_in_hints_exist() -> None:
         for before, name in re.findall(r"(?<![\w`-])((?:\w+)?\.)?([a-z_]{2,})\(", text)
     ]
     assert len(named) > 60
-    assert not [one for one in named if one[2] not in (methods if one[1] == "." else known)]
+    of_columns = set(dir(Column))
+    names = {".": methods | of_columns, "F.": set(dir(pyspark_functions))}
+    assert not [one for one in named if one[2] not in names.get(one[1], known | {"alias", "asc", "desc"})]
 
 
 def test_options_and_commands_in_hints_exist() -> None:

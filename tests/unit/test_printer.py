@@ -9,8 +9,10 @@ import pytest
 
 import headwater
 from headwater.core.errors import DataflowError
+from headwater.sql import special
 from headwater.sql.expressions import check
 from headwater.sql.lexer import quote_string, tokens
+from headwater.sql.names import RULED, RULED_AGGREGATES
 from headwater.sql.parser import parse, parse_generated
 from headwater.sql.printer import printed, printed_text
 from headwater.sql.schema import Schema
@@ -50,6 +52,10 @@ def test_one_module_gives_text_to_spark() -> None:
     found = [call for path in ROOT.rglob("*.py") if path != GATE for call in _text_given(path)]
     assert not found, "give it through headwater.connectors.sparksql:\n" + "\n".join(found)
     assert len(_text_given(GATE)) == 2
+
+
+def test_the_names_of_rules_are_those_that_the_printer_knows() -> None:
+    assert (special.RULES.keys(), special.AGGREGATE_RULES.keys()) == (RULED, RULED_AGGREGATES)
 
 
 def test_one_function_quotes_names() -> None:

@@ -154,6 +154,14 @@ FORMS: dict[str, tuple[str, Callable[[Sources], Stream]]] = {
             hourly(s["readings"]).agg(aggregate_1="max(machine)").select("window", "aggregate_1 AS machine")
         ),
     ),
+    "names of Spark": (
+        "SELECT window, avg(celsius), count(*) FROM readings GROUP BY window(ts, '1 hour'), machine",
+        lambda s: (
+            hourly(s["readings"])
+            .agg("avg(celsius)", "count(*)")
+            .select("window", "`avg(celsius)`", "`count(1)`")
+        ),
+    ),
     "no aggregates": (
         "SELECT window, machine FROM readings GROUP BY window(ts, '1 hour'), machine",
         lambda s: hourly(s["readings"]).agg(rows="count(*)").select("window", "machine"),
@@ -368,7 +376,7 @@ REFUSED: list[tuple[str, str, str, str]] = [
     ("SELECT count(*) AS n FROM raw GROUP BY window(ts, '1 hour')", "column 40 ", "without event time",
      "WATERMARK ts DELAY"),
     (f"SELECT id, count(*) AS n FROM readings {WINDOW}", "column 8 ", "neither in GROUP BY nor", "max(id)"),
-    (f"SELECT count(*) FROM readings {WINDOW}", "column 8 ", "count(*) has no name", "count(*) AS result"),
+    (f"SELECT count(*) + 1 FROM readings {WINDOW}", "column 8 ", "count(*) + 1 has no name", "AS result"),
     ("SELECT id + 1 FROM readings", "column 8 ", "id + 1 has no name", "id + 1 AS result"),
     (f"SELECT window FROM readings {WINDOW}, window(ts, '1 day')", "column 69 ", "more than one window", "keep one"),
     ("SELECT machine FROM readings GROUP BY CUBE(machine)", "column 39 ", "CUBE does not run", "UNION ALL"),

@@ -693,3 +693,7 @@ localtimestamp()
 current_timestamp()
 tinyint(a) + smallint(a)
 float(a)
+mask(str, 'X', 'x', 'n', '-')
+st['x'] + 1
+sts['x']
+sts[0]['y']
