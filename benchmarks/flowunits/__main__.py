@@ -101,8 +101,7 @@ class Trial:
     rows: int
     limit: float
     shares: ProcessorShares | None = None
-    cores: float | None = None
-    """The cores that all hosts share in measured runs; None: no limits."""
+    """Limits of the hosts' processor time in measured runs; None: no limits."""
     deployed: Variant | None = None
     _times: int = 0
     _first: int = 0
@@ -113,7 +112,7 @@ class Trial:
             self._deploy()
         self.lab.set_links(bandwidth=bandwidth, delay=delay)
         before, busy = crossed(self.lab), self._used()
-        self._limit(self.cores)
+        self._limit(QUOTA_CORES)
         seconds = self._burst(self.limit)
         self._limit(None)
         used = {zone: round(now - busy[zone], 2) for zone, now in self._used().items()}
@@ -265,7 +264,7 @@ def main() -> int:
     try:
         with contextlib.ExitStack() as opened:
             # Groups are removed last, when the lab has ended their processes.
-            shares = opened.enter_context(_shares()) if options.quota else None
+            shares = opened.enter_context(ProcessorShares(str(os.getpid()), CORES)) if options.quota else None
             lab = opened.enter_context(Lab(Continuum.from_text(continuum_text())))
             result["delay_by"] = "netem" if lab.netem else "user-space forwarder"
             if shares is not None:
@@ -277,7 +276,7 @@ def main() -> int:
                 def make(times: int, name: str = name) -> Variant:
                     return VARIANTS[name](lab, (place / (name if times == 1 else f"{name}-{times}")).resolve(), shares)
 
-                trial = Trial(lab, make, rows, options.limit, shares, QUOTA_CORES if options.quota else None)
+                trial = Trial(lab, make, rows, options.limit, shares)
                 try:
                     run_variant(trial, wanted, found[name], repeats=repeats, note=note)
                 except NotDeployed as error:
@@ -296,10 +295,6 @@ def main() -> int:
     if options.heatmap is not None:
         heatmap.draw(result, options.heatmap)
     return failed
-
-
-def _shares() -> ProcessorShares:
-    return ProcessorShares(str(os.getpid()), CORES)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

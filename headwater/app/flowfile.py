@@ -21,11 +21,11 @@ from typing import TextIO
 
 from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
 from headwater.core.text import printable
+from headwater.sql.columns import CONNECT_MODE
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
 _THREADS_SECONDS = 2.0  # time for threads of a flow file to end by themselves
-_CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 _LONGEST = 300  # characters of an exception's text in a message
 _NO_SPARK = """Spark starts later, on the zones: start no session here; write columns with pyspark.sql.functions or as \
 SQL text, and use functions over rows in map_batches or, with imports inside, in transform"""
@@ -198,13 +198,13 @@ def _opened(stream: TextIO, number: int) -> TextIO:
 @contextlib.contextmanager
 def _columns_allowed() -> Iterator[None]:
     """Let ``pyspark.sql.functions`` make Columns without a session: those of Spark Connect need none."""
-    before = os.environ.get(_CONNECT_MODE)
-    os.environ.setdefault(_CONNECT_MODE, "1")
+    before = os.environ.get(CONNECT_MODE)
+    os.environ.setdefault(CONNECT_MODE, "1")
     try:
         yield
     finally:
         if before is None:
-            os.environ.pop(_CONNECT_MODE, None)
+            os.environ.pop(CONNECT_MODE, None)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from headwater.control.store import Store
 from headwater.core.errors import ContinuumError, DeploymentError, RuntimeFailure
 from headwater.core.metrics import Progress
 from headwater.dataflow.sinks import ConsoleSink
+from headwater.disk.durable import make_directory
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.spec import spec_of
 from headwater.plan.steps import FormerOutputChoice
@@ -271,8 +272,6 @@ def _wait(stop: threading.Event, ended: threading.Event, seconds: float) -> bool
 @contextlib.contextmanager
 def _only_one(directory: Path) -> Iterator[None]:
     """Keep a second run out of a directory: it would end the first one's Spark."""
-    from headwater.disk.durable import make_directory
-
     make_directory(directory)
     with (directory / ".lock").open("a+") as lock:
         try:

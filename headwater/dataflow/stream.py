@@ -44,10 +44,10 @@ from headwater.dataflow.settings import (
     text_of,
 )
 from headwater.dataflow.types import StreamType
+from headwater.sql.columnnames import spark_name
 from headwater.sql.expressions import parse_projection
 from headwater.sql.generators import ArrayRows, exploded_of
 from headwater.sql.lexer import quoted
-from headwater.sql.naming import spark_name
 from headwater.sql.parser import parse_item
 from headwater.sql.printer import canonical
 from headwater.sql.rewrite import row_json, row_struct

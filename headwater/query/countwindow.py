@@ -212,8 +212,7 @@ class CountWindowProcessor(StatefulProcessor):
         Where a batch has a NULL, whole numbers come as floating point: large ones may then be equal, and Spark
         would store the state under NULL.
         """
-        parts = [self._arrays(part) for part in rows]
-        fresh = _joined(parts)
+        fresh = _joined([self._arrays(part) for part in rows])
         if not self._inexact:
             yield key, fresh
             return
@@ -267,6 +266,7 @@ def _exact(
 ) -> Iterator[tuple[tuple[Any, ...], np.ndarray[Any, Any] | None]]:
     """Yield each distinct key among rows whose keys pandas made equal, and the numbers of its rows; None for all.
 
+    A key that pandas left as it was is ``key`` itself: its state needs no other key.
     ``keys`` are the exact values at ``places`` of the key, and bit n of ``nulls`` says that the n-th is NULL.
     """
     import numpy as np
@@ -279,7 +279,8 @@ def _exact(
             exact[place] = None if nulls[row] >> n & 1 else keys[n][row].item()
         groups.setdefault(tuple(exact), []).append(row)
     for found, chosen in groups.items():
-        yield found, None if same else np.array(chosen)
+        kept = all(type(now) is type(was) and now == was for now, was in zip(found, key, strict=True))
+        yield key if kept else found, None if same else np.array(chosen)
 
 
 def _length(rows: Rows) -> int:

@@ -40,7 +40,8 @@ from headwater.sql.syntax import (
 Message = Any
 """A message of Spark Connect's protocol: ``spark.connect.Expression`` or a part of it."""
 
-_CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+"""The environment variable by which PySpark makes Columns without a session."""
 _SAME = ("=", "!=", "<", "<=", ">", ">=", "<=>", "+", "-", "*", "/", "%", "&", "|", "^")
 _BINARY = {"==": "=", "and": "AND", "or": "OR"} | {operator: operator for operator in _SAME}
 _MATCHES = {"like": "LIKE", "ilike": "ILIKE", "rlike": "RLIKE"}
@@ -117,7 +118,7 @@ def _tree(column: Any) -> SyntaxNode:
     if to_plan is None:
         raise DataflowError(
             "a Column of a Spark session in this process",
-            hint=f"start no session, and set {_CONNECT_MODE}=1 before functions of PySpark are called",
+            hint=f"start no session, and set {CONNECT_MODE}=1 before functions of PySpark are called",
         )
     try:
         message = to_plan(None)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headwater.sql.coercion import Typed
+from headwater.sql.columnnames import spark_name
 from headwater.sql.columns import column_text
 from headwater.sql.inference import Inference
-from headwater.sql.naming import spark_name
 from headwater.sql.parser import parse
 from headwater.sql.printer import canonical, printed
 from headwater.sql.schema import Schema
