@@ -38,7 +38,7 @@ class Journal:
 
     def path(self, number: int) -> Path:
         """Return the path of an entry's file."""
-        return self.directory / f"{number:012d}"
+        return Path(self._text(number))
 
     def create(self) -> None:
         """Make the directories."""
@@ -117,7 +117,10 @@ class Journal:
             self._cache.pop(number, None)
 
     def _exists(self, number: int) -> bool:
-        return os.path.exists(f"{self._prefix}{number:012d}")
+        return os.path.exists(self._text(number))
+
+    def _text(self, number: int) -> str:
+        return f"{self._prefix}{number:012d}"
 
     def _start(self) -> int:
         try:

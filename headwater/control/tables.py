@@ -328,7 +328,9 @@ def _on_connect(connection: Any, record: object) -> None:
 def _on_begin(connection: Connection) -> None:
     if connection.get_execution_options().get(WRITES, False):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-    elif (driver := connection.connection.driver_connection) is not None:
+    else:
+        driver = connection.connection.driver_connection
+        assert driver is not None
         driver.execute("BEGIN")  # takes no lock, so it cannot fail: SQLAlchemy's account of it takes longer than itself
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 from headwater.core.errors import DataflowError
 from headwater.core.quantity import parse_duration
 from headwater.core.rules import OneLine, Refused, Rule, a_type
-from headwater.dataflow.settings import Several
+from headwater.dataflow.settings import Several, refused_argument
 from headwater.dataflow.stateful import SessionWindow, TimeWindow, session_window, window
 from headwater.sql.columns import SparkColumn, column_tree, is_column
 from headwater.sql.functions import GROUPINGS
@@ -39,10 +39,8 @@ class KeyRule(Rule):
         if isinstance(value, TimeWindow | SessionWindow):
             return value
         if is_column(value):
-            try:
+            with refused_argument(name):
                 return _key(column_tree(value))
-            except DataflowError as error:
-                raise Refused(f"{name}: {error.what}", hint=error.hint) from error
         if not isinstance(value, str):
             raise Refused(
                 f"{name} is {a_type(value)} where a key is wanted",

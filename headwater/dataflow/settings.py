@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -36,6 +37,15 @@ MOST_LOCATIONS = MOST_ITEMS
 """Locations of a dataflow: its sources run once for each."""
 
 
+@contextmanager
+def refused_argument(name: str) -> Iterator[None]:
+    """Name the argument in errors of reading a Column."""
+    try:
+        yield
+    except DataflowError as error:
+        raise Refused(f"{name}: {error.what}", hint=error.hint) from error
+
+
 @dataclass(frozen=True)
 class ExpressionText(Text):
     """Expressions as Spark SQL text; a Column of PySpark becomes its text. ``alias``: with its name."""
@@ -44,10 +54,8 @@ class ExpressionText(Text):
 
     def check(self, value: Any, name: str) -> str:
         if is_column(value):
-            try:
+            with refused_argument(name):
                 value = column_text(value, alias=self.alias)
-            except DataflowError as error:
-                raise Refused(f"{name}: {error.what}", hint=error.hint) from error
         return super().check(value, name)
 
 
@@ -61,10 +69,8 @@ class ColumnText(OneLine):
 
 def column_name(column: SparkColumn, name: str) -> str:
     """Return the name of a Column that computes nothing; raise Refused for others."""
-    try:
+    with refused_argument(name):
         node = column_tree(column)
-    except DataflowError as error:
-        raise Refused(f"{name}: {error.what}", hint=error.hint) from error
     if not isinstance(node, Name) or len(node.parts) > 1:
         raise Refused(
             f"{name} is {column_text(column)}, an expression where the name of a column is wanted",

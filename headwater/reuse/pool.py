@@ -14,7 +14,7 @@ from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Operator
-from headwater.dataflow.sinks import MemorySink, Sink
+from headwater.dataflow.sinks import MemorySink
 from headwater.plan.build import in_layers, marked_layers
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.model import DeploymentPlan
@@ -103,11 +103,10 @@ class Pool:
 
     def check_targets(self, name: str) -> None:
         """Raise DataflowError if a dataflow writes other rows to the target of another one's sink."""
-        own = self[name].sinks.values()
-        others = {o.target: o.id for o in self.dataflow.operators if isinstance(o, Sink) and o.id not in own}
-        for id_ in own:
-            sink = self.dataflow[id_]
-            if isinstance(sink, Sink) and sink.target is not None and sink.target in others:
+        ids = set(self[name].sinks.values())
+        others = {sink.target: sink.id for sink in self.dataflow.sinks if sink.id not in ids}
+        for sink in self.dataflow.sinks:
+            if sink.id in ids and sink.target is not None and sink.target in others:
                 raise DataflowError(
                     f"'{sink.id}' writes to {sink.target[-1]}, to which the running '{others[sink.target]}' writes "
                     "other rows",
