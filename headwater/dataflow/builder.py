@@ -28,8 +28,12 @@ from headwater.dataflow.settings import (
     SchemaOf,
     Seed,
     SensorRate,
+    Statement,
+    ValuesOf,
 )
+from headwater.dataflow.statements import translate
 from headwater.dataflow.stream import Stream, schema_text
+from headwater.sql.select import parse_query
 
 
 @checked
@@ -49,6 +53,7 @@ class DataflowBuilder(habits.NameGuard):
         self.locations = locations
         self._sinks: list[Stream] = []
         self._counts: Counter[str] = Counter()
+        self._named: dict[str, Stream] = {}
 
     @property
     def read(self) -> Reader:
@@ -56,6 +61,21 @@ class DataflowBuilder(habits.NameGuard):
         return Reader(self)
 
     readStream = read
+
+    def sql(self, text: Statement, args: ValuesOf = None, **streams: Stream) -> Stream:
+        """Return the stream of a SELECT statement of Spark SQL, as ``spark.sql`` does.
+
+        It reads streams by the names of ``.named("readings")``, or given here: ``sql("... FROM r", r=readings)``.
+        ``args`` are the values of its parameters, by name (``:low``) or a list (``?``). The statement becomes the
+        operators of the fluent API; a clause that no stream has is refused with the line to write instead.
+        """
+        given = {name.lower(): stream for name, stream in streams.items()}
+
+        def find(name: str) -> Stream | None:
+            return given.get(name.lower()) or self._named.get(name.lower())
+
+        known = (*streams, *(s.operator.id for s in self._named.values()))
+        return translate(parse_query(text, args or ()), text, find, known)
 
     def build(self) -> Dataflow:
         """Validate the dataflow and return it."""
@@ -103,6 +123,9 @@ class DataflowBuilder(habits.NameGuard):
 
     def add_sink(self, stream: Stream) -> None:
         self._sinks.append(stream)
+
+    def add_name(self, name: str, stream: Stream) -> None:
+        self._named[name.lower()] = stream
 
     def replace_sink(self, old: Stream, new: Stream) -> None:
         self._sinks[self._sinks.index(old)] = new

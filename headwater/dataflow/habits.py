@@ -131,7 +131,6 @@ BUILDER = (
         "createDataFrame": 'read.json("in/{location}", "id int, ts timestamp")',
         "emptyDataFrame": 'read.json("in/{location}", "id int, ts timestamp")',
         "range": "read.rate(rows_per_second=10)",
-        "sql": 'read.csv("in/{location}", "id int").where("id > 5").select("id")',
         "table": 'read.parquet("in/{location}", "id int, ts timestamp")',
     }
 )

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias
 
 from headwater.core.errors import DataflowError
 from headwater.core.rules import (
+    ANYTHING,
     MOST_ITEMS,
     AnyOf,
     FileName,
@@ -133,6 +134,7 @@ Label = Annotated[str, FileName()]
 Place = Annotated[str, OneLine()]
 """Paths, topics, URLs, addresses, tables, names of secrets."""
 
+Statement = Annotated[str, Text(example='sql("SELECT id, v FROM readings WHERE v > 5")')]
 Expression: TypeAlias = str | SparkColumn
 """Spark SQL text, or a Column of PySpark in its place."""
 Columns = Annotated[str | Sequence[str], Several(ColumnText())]
@@ -163,6 +165,20 @@ class SchemaText(Text):
         raise Refused(f"{what} where a schema is wanted", hint='write "id int, ts timestamp, v double"')
 
 
+@dataclass(frozen=True)
+class StatementValues(Rule):
+    """Values of a statement's parameters: by name, or in a list; None for none."""
+
+    def check(self, value: Any, name: str) -> Mapping[str, Any] | tuple[Any, ...]:
+        if value is None:
+            return ()
+        if isinstance(value, Mapping):
+            names = ListOf(OneLine()).check(value.keys(), name)
+            return {key: value[key] for key in names}
+        return ListOf(ANYTHING).check(value, name)
+
+
+ValuesOf = Annotated[Mapping[str, Any] | Sequence[Any] | None, StatementValues()]
 SchemaOf = Annotated[str, SchemaText()]
 Option = Annotated[str | float | bool, AnyOf((Text(), Kind(bool), Whole(), Number()))]
 """The value of a connector's option: text, or a value that becomes text."""

@@ -142,6 +142,11 @@ class Dedup(Operator):
                 "dropping duplicates without a watermark needs unbounded state",
                 ".with_watermark(<timestamp column>, '10 seconds') before .drop_duplicates(...)",
             )
+        if not is_time(source.schema.column(source.event_time.column).type):
+            raise self.error(
+                "the event time is a window, and duplicates are dropped by a time",
+                "group by the columns: .group_by('window', 'k').agg(n='count(*)')",
+            )
         if not self.keys:
             raise self.error("no columns to compare", "name them: .drop_duplicates('id')")
         for key in self.keys:
@@ -156,7 +161,8 @@ class Dedup(Operator):
 class Join(Operator):
     """Pair rows of two streams with equal keys and event times within bounds.
 
-    ``earliest`` and ``latest`` bound right event time - left event time.
+    ``earliest`` and ``latest`` bound right event time - left event time. Streams whose event time is a window are
+    paired by equal windows, which are among the keys; both bounds are zero.
     """
 
     kind: ClassVar[str] = "join"
@@ -193,12 +199,8 @@ class Join(Operator):
                     f"the {side} stream has no watermark, so its state would be unbounded",
                     f".with_watermark(<timestamp column>, '10 seconds') on the {side} stream",
                 )
-            if not is_time(stream.schema.column(stream.event_time.column).type):
-                raise self.error(
-                    f"the {side} stream's event time is a window",
-                    "select window_time(window) AS t, and the other columns, first",
-                )
         assert left.event_time is not None and right.event_time is not None
+        self._check_times(left, right)
         if not self.on:
             raise self.error("a join of streams needs key columns", "join(other, on='id', within='1 minute')")
         for key in self.on:
@@ -222,6 +224,30 @@ class Join(Operator):
         schema = checked_schema(self, [*left.schema.columns, *rest])
         idle = idle_together((left.event_time, right.event_time))
         return StreamType(schema, EventTime(left.event_time.column, delay, idle), located)
+
+    def by_window(self, left: StreamType) -> bool:
+        """Return whether rows of equal windows are paired."""
+        return left.event_time is not None and not is_time(left.schema.column(left.event_time.column).type)
+
+    def _check_times(self, left: StreamType, right: StreamType) -> None:
+        assert left.event_time is not None and right.event_time is not None
+        names = [stream.event_time.column for stream in (left, right) if stream.event_time is not None]
+        windows = [self.by_window(stream) for stream in (left, right)]
+        if windows == [False, False]:
+            return
+        if windows != [True, True]:
+            raise self.error(
+                f"the {'left' if windows[0] else 'right'} stream's event time is a window, the other's is a time",
+                "select window_time(window) AS t, and the other columns, first",
+            )
+        keys = {k.lower() for k in self.on}
+        if names[0].lower() != names[1].lower() or names[0].lower() not in keys:
+            raise self.error(
+                "the streams' event times are windows, and rows of unequal windows never meet",
+                f"join(other, on=['{names[0]}', ...]), with the window of one name in both streams",
+            )
+        if any(bound != (0, 0) for bound in self.intervals()):
+            raise self.error("a join of equal windows takes no bounds", "leave out within and between")
 
     def partition_keys(self) -> tuple[str, ...] | None:
         return self.on

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -43,14 +43,14 @@ from headwater.dataflow.settings import (
     chained,
     text_of,
 )
-from headwater.dataflow.types import StreamType
+from headwater.dataflow.types import StreamType, is_time
 from headwater.sql.columnnames import spark_name
 from headwater.sql.expressions import parse_projection
 from headwater.sql.generators import ArrayRows, exploded_of
 from headwater.sql.lexer import quoted
 from headwater.sql.parser import parse_item
 from headwater.sql.printer import canonical
-from headwater.sql.rewrite import row_json, row_struct
+from headwater.sql.rewrite import ranks, row_json, row_struct
 from headwater.sql.schema import Schema
 from headwater.sql.syntax import Alias
 
@@ -70,6 +70,9 @@ class Registry(Protocol):
 
     def replace_sink(self, old: Stream, new: Stream) -> None:
         """Register a sink's new name."""
+
+    def add_name(self, name: str, stream: Stream) -> None:
+        """Register the stream that SQL statements read by a name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,8 +143,11 @@ class Stream(habits.NameGuard):
         return replace(self, next_requires=self.next_requires & wanted)
 
     def named(self, name: Label) -> Stream:
-        """Name the last operator, for plans, metrics and errors."""
-        return replace(self, operator=replace(self.operator, id=name))
+        """Name the last operator, for plans, metrics and errors, and the stream for SQL statements."""
+        stream = replace(self, operator=replace(self.operator, id=name))
+        if not isinstance(self.operator, sinks.Sink):
+            self.builder.add_name(name, stream)
+        return stream
 
     # ------------------------------------------------------------ row by row
 
@@ -326,8 +332,12 @@ class Stream(habits.NameGuard):
 
         ``within="1 minute"``: the maximum distance. ``between=("-10 seconds", "1 minute")``: the other stream's time
         minus this one's, as intervals of Spark SQL, such as ``"1 hour 30 minutes"`` or, by the calendar, ``"-1 year"``.
-        Bounds are at most 1000 years. ``how="left"`` also returns unpaired rows of this stream.
+        Bounds are at most 1000 years. ``how="left"`` also returns unpaired rows of this stream. Two streams of windows
+        are joined without a bound, by equal windows and other keys: ``join(other, ["window", "machine"])``.
         """
+        windows = [s.shape.event_time is not None and not s._has_time() for s in (self, other)]
+        if all(windows) and within is None and between is None:
+            between = ("0 seconds", "0 seconds")
         if (within is None) == (between is None):
             raise DataflowError(
                 "a join of streams needs a bound on the time between two rows",
@@ -341,33 +351,59 @@ class Stream(habits.NameGuard):
             earliest, latest = _NUMBER.sub(r"-\1", within), within
         return self._then(stateful.Join, (other,), on=_tuple(on), earliest=earliest, latest=latest, how=how)
 
-    def top_k(self, k: TopRows, by: ColumnName, *, per: Columns = "window", rank: ColumnName = "rank") -> Stream:
+    def top_k(
+        self,
+        k: TopRows,
+        by: Columns,
+        *,
+        per: Keys = "window",
+        rank: ColumnName = "rank",
+        ties: Literal["row_number", "rank", "dense_rank"] = "row_number",
+        ascending: bool = False,
+    ) -> Stream:
         """Keep the ``k`` rows with the highest ``by`` per window (and other columns).
 
-        Rows of equal ``by`` are ordered by the remaining columns, highest first, so the result is deterministic.
+        ``per`` may have a window of rows: ``top_k(1, "ts", per=[hw.window("ts", "1 hour"), "machine"])`` keeps the last
+        row of each machine and hour. ``ties``: with ``"row_number"``, rows of equal ``by`` are ordered by the remaining
+        columns, highest first, so the result is deterministic; ``"rank"`` and ``"dense_rank"`` keep all rows of a rank
+        up to ``k``, as in SQL. ``ascending``: keep the lowest.
         ``k`` is at most 100000, for the rows of a window are one array in one row of Spark.
         """
-        keys = _tuple(per)
+        keys, order = ("window",) if per == "window" else chained([per]), _tuple(by)
         names = {c.lower(): c for c in self.columns}
         where = f"top_k after '{self.operator.id}'"
-        for name in (*keys, by):
+        if computed := [key.text for key in keys if isinstance(key, KeyExpression)]:
+            raise DataflowError(
+                f"per has an expression: {cut(computed[0], 200)}",
+                where=where,
+                hint="compute it first: with_columns(...)",
+            )
+        plain = [key for key in keys if isinstance(key, str)]
+        for name in (*plain, *order):
             if name.lower() not in names:
                 raise DataflowError(
                     f"no column {shown(name)}", where=where, hint=f"the columns are {cut(', '.join(self.columns), 600)}"
                 )
-        grouped = {key.lower() for key in keys}
-        rest = [
-            names[by.lower()],
-            *(c for c in self.columns if c.lower() not in grouped and c.lower() != by.lower()),
-        ]
-        best = f"slice(sort_array(collect_list({row_struct(rest)}), false), 1, {k})"
+        first = [names[name.lower()] for name in order]
+        grouped = {key.lower() for key in plain}
+        rest = [*first, *(c for c in self.columns if c.lower() not in grouped | {f.lower() for f in first})]
+        best = f"sort_array(collect_list({row_struct(rest)}), {str(ascending).lower()})"
+        best = f"slice({best}, 1, {k})" if ties == "row_number" else best
         if len(best) > MOST_TEXT:
             raise DataflowError(
                 f"rows of {len(self.columns)} columns are too wide", where=where, hint="select fewer columns before it"
             )
-        ranked = self.group_by(*keys).agg(best=best).explode("best", "item", position="position")
-        outputs = [c if c.lower() in grouped else f"item.{quoted(c)} AS {quoted(c)}" for c in self.columns]
-        return ranked.select(*outputs, f"position + 1 AS {quoted(rank)}")
+        rows, item, place = (_free(name, names) for name in ("best", "item", "position"))
+        found = self.group_by(*keys).agg(**{rows: best})
+        windows = [c for c in found.columns[:-1] if c.lower() not in names]
+        if ties == "row_number":
+            ranked, row, placed = found.explode(rows, item, position=place), item, f"{place} + 1"
+        else:
+            found = found.with_columns(**{place: ranks(rows, first, k, distinct=ties == "dense_rank")})
+            best = f"zip_with(slice({rows}, 1, size({place})), {place}, (x, r) -> named_struct('row', x, 'place', r))"
+            ranked, row, placed = found.with_columns(**{rows: best}).explode(rows, item), f"{item}.row", f"{item}.place"
+        rest = [c if c.lower() in grouped else f"{row}.{quoted(c)} AS {quoted(c)}" for c in self.columns]
+        return ranked.select(*windows, *rest, f"{placed} AS {quoted(rank)}")
 
     def scan(
         self,
@@ -454,6 +490,11 @@ class Stream(habits.NameGuard):
         return Writer(self)
 
     writeStream = write
+
+    def _has_time(self) -> bool:
+        """Return whether the event time is a time, and not a window."""
+        time = self.shape.event_time
+        return time is not None and is_time(self.schema.column(time.column).type)
 
     def _then(self, cls: type[ops.Operator], others: Sequence[Stream] = (), **settings: Any) -> Stream:
         """Append an operator, checked against its inputs."""
@@ -692,6 +733,13 @@ class WrittenStream(ArgumentGuard):
 
 def _tuple(columns: Columns) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    """Return a name that no column has; ``taken`` are their names in lower case."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _aggregates(

@@ -21,6 +21,7 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.types import StreamType
 from headwater.query import countwindow, scan
 from headwater.query.sparktypes import MARK, WINDOW_MARK, spark_schema
+from headwater.sql.distinct import without_distinct
 from headwater.sql.lexer import quoted
 from headwater.sql.schema import Schema
 
@@ -55,7 +56,7 @@ def apply(operator: ops.Operator, frames: list[DataFrame], types: list[StreamTyp
         case ops.Transform():
             return _transform(operator, frame)
         case stateful.Aggregate():
-            return _aggregate(operator, mark(frame, type_))
+            return _aggregate(operator, mark(frame, type_), type_, streaming=streaming)
         case stateful.Dedup():
             if streaming:
                 return mark(frame, type_).dropDuplicatesWithinWatermark(list(operator.keys))
@@ -176,7 +177,7 @@ def _culprit(function: Callable[..., Any], batch: pa.RecordBatch) -> dict[str, A
     return batch.to_pylist()[0] if batch.num_rows else None
 
 
-def _aggregate(operator: stateful.Aggregate, frame: DataFrame) -> DataFrame:
+def _aggregate(operator: stateful.Aggregate, frame: DataFrame, type_: StreamType, *, streaming: bool) -> DataFrame:
     groups: list[Any] = [column_of(k) for k in operator.keys]
     match operator.window:
         case stateful.TimeWindow(column, size, slide):
@@ -185,7 +186,8 @@ def _aggregate(operator: stateful.Aggregate, frame: DataFrame) -> DataFrame:
             groups.insert(0, F.window(column_of(column), length, hop))
         case stateful.SessionWindow(column, gap):
             groups.insert(0, F.session_window(column_of(column), span(operator.duration(gap, "gap"))))
-    return frame.groupBy(*groups).agg(*(expression(text).alias(name) for name, text in operator.aggregates))
+    texts = [(n, without_distinct(text, type_.schema) if streaming else text) for n, text in operator.aggregates]
+    return frame.groupBy(*groups).agg(*(expression(text).alias(name) for name, text in texts))
 
 
 def _join(operator: stateful.Join, left: DataFrame, right: DataFrame, types: list[StreamType]) -> DataFrame:
@@ -194,7 +196,10 @@ def _join(operator: stateful.Join, left: DataFrame, right: DataFrame, types: lis
     assert times[0] is not None and times[1] is not None
     a, b = left.alias("l"), right.alias("r")
     mine, theirs = column_of("l", times[0].column), column_of("r", times[1].column)
-    condition = (theirs >= mine + _interval(low)) & (theirs <= mine + _interval(high))
+    if operator.by_window(types[0]):
+        condition = mine == theirs
+    else:
+        condition = (theirs >= mine + _interval(low)) & (theirs <= mine + _interval(high))
     # Spark bounds state by fixed times only: months of the calendar are a further condition.
     for side, (months, seconds) in zip(("low", "high"), operator.intervals(), strict=True):
         if months:

@@ -17,6 +17,7 @@ from headwater.sql.coercion import (
     common_type,
     converts,
     is_numeric,
+    is_orderable,
 )
 from headwater.sql.functions import (
     AGGREGATES,
@@ -32,10 +33,13 @@ from headwater.sql.matching import match
 from headwater.sql.names import TIME_UNITS, UNIT_FIRST
 from headwater.sql.schema import (
     BOOLEAN,
+    DOUBLE,
+    FLOAT,
     STRING,
     VOID,
     ArrayType,
     DataType,
+    DecimalType,
     IntervalType,
     MapType,
     Schema,
@@ -64,6 +68,8 @@ from headwater.sql.syntax import (
 # Whether aggregates are allowed here: not in a scalar expression, around one, or already inside one.
 Place = Choice["scalar", "outside", "inside"]
 _KEEPS_NULLS = frozenset(["first", "first_value", "last", "last_value", "any_value"])
+DISTINCT = ("count", "sum", "avg", "mean", "min", "max")
+"""Aggregates that take DISTINCT."""
 _KNOWN = (*SCALARS, *VOLATILE, *special.RULES)
 _KNOWN_AGGREGATES = (*AGGREGATES, *special.AGGREGATE_RULES)
 
@@ -350,6 +356,33 @@ class Inference:
             self._scopes.pop()
         return Typed(Lambda(node.parameters, body.node), body.type)
 
+    def _check_distinct(self, node: Call) -> None:
+        """Refuse DISTINCT where the distinct values cannot be kept, and aggregated, exactly."""
+        if node.name not in DISTINCT:
+            raise DataflowError(
+                f"{node.name}(DISTINCT ...) does not run on a stream",
+                hint=f"aggregate collect_set(v), then compute {node.name} over the array in .select(...)",
+            )
+        for argument in node.arguments:
+            if isinstance(argument, Star):
+                raise DataflowError(
+                    "count(DISTINCT *) counts whole rows", hint="name the columns: count(DISTINCT a, b)"
+                )
+            self._place = "inside"
+            try:
+                value = self.walk(argument)
+            finally:
+                self._place = "outside"
+            simple = not isinstance(value.type, ArrayType | StructType) or not _has_float(value.type)
+            if not is_orderable(value.type) or not simple:
+                raise DataflowError(
+                    f"{value.shown}, whose distinct values are not kept", hint="take its parts: count(DISTINCT a, b)"
+                )
+            if node.name in ("sum", "avg", "mean") and isinstance(value.type, IntervalType):
+                raise DataflowError(f"{value.shown}; DISTINCT needs numbers", hint="cast it to bigint")
+            if node.name in ("avg", "mean") and isinstance(value.type, DecimalType):
+                raise DataflowError(f"{value.shown}; its average is rounded otherwise", hint="cast it to double")
+
     def _aggregate(self, node: Call) -> Typed:
         name = node.name
         if self._place == "scalar":
@@ -360,10 +393,7 @@ class Inference:
         if self._place == "inside" or self._scopes:
             raise DataflowError(f"{name} is inside another aggregate", hint="aggregate in two steps")
         if node.distinct:
-            hint = "write size(collect_set(k)), or approx_count_distinct(k) for many values"
-            if name != "count":
-                hint = f"aggregate collect_set(v), then compute {name} over the array in .select(...)"
-            raise DataflowError(f"{name}(DISTINCT ...) does not run on a stream", hint=hint)
+            self._check_distinct(node)
         if node.ignore_nulls and name not in _KEEPS_NULLS:
             raise DataflowError(f"{name} takes no IGNORE NULLS", hint="leave it out: NULLs are ignored anyway")
         self._place = "inside"
@@ -377,6 +407,15 @@ class Inference:
             require_condition(condition, "FILTER")
         resolved = replace(node, arguments=typed.node.children, filter=condition.node if condition else None)
         return Typed(resolved, typed.type)
+
+
+def _has_float(found: DataType) -> bool:
+    match found:
+        case ArrayType(element):
+            return _has_float(element)
+        case StructType(fields):
+            return any(_has_float(f.type) for f in fields)
+    return found in (FLOAT, DOUBLE)
 
 
 def _below(node: SyntaxNode) -> list[SyntaxNode]:

@@ -24,7 +24,7 @@ _TOKEN = re.compile(
   | (?P<quoted>`(?:[^`]|``)+`)
   | (?P<number>(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[bB][dD]|[lLsSyYfFdD])?(?![A-Za-z0-9_]))
   | (?P<word>[A-Za-z0-9_]+)
-  | (?P<symbol><=>|<=|>=|<>|!=|==|\|\||->|::|=>|[-+*/%&|^~<>=!(),.\[\]:])
+  | (?P<symbol><=>|<=|>=|<>|!=|==|\|\||->|::|=>|[-+*/%&|^~<>=!(),.\[\]:{{}}?])
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -66,8 +66,8 @@ class Token:
         return "the end of the text" if self.kind == "end" else repr(self.text)
 
 
-def tokens(text: str, *, longest: int = MAX_TEXT) -> tuple[Token, ...]:
-    """Split Spark SQL text into tokens; the last one is of kind ``end``."""
+def tokens(text: str, *, longest: int = MAX_TEXT, hints: bool = False) -> tuple[Token, ...]:
+    """Split Spark SQL text into tokens; the last one is of kind ``end``. ``hints``: accept ``/*+``, as a symbol."""
     if len(text) > longest:
         raise DataflowError(
             f"the text has {len(text)} characters; at most {longest} are accepted",
@@ -81,6 +81,10 @@ def tokens(text: str, *, longest: int = MAX_TEXT) -> tuple[Token, ...]:
             raise DataflowError(f"unexpected {text[at]!r} at position {at} of {shorten(text)}", hint=_advice(text[at]))
         kind, part, at = match.lastgroup, match.group(), match.end()
         if kind == "space":
+            continue
+        if kind == "comment" and hints and text.startswith("/*+", match.start()):
+            at += 1
+            found.append(Token("symbol", "/*+", match.start(), at))
             continue
         if kind == "comment":
             at = _comment_end(text, match.start())

@@ -53,17 +53,17 @@ _GENERATED_TEXT, _GENERATED_NESTING = 16 * 1024 * 1024, 110
 
 def parse(text: str) -> SyntaxNode:
     """Read exactly one expression, without alias."""
-    return _shallow(_Parser(text).only(alias=False))
+    return _shallow(ExpressionReader(text).only(alias=False))
 
 
 def parse_item(text: str) -> SyntaxNode:
     """Read one item of a projection: an expression, ``expression AS name``, ``*`` or ``name.*``."""
-    return _shallow(_Parser(text).only(alias=True))
+    return _shallow(ExpressionReader(text).only(alias=True))
 
 
 def parse_generated(text: str, *, alias: bool = False) -> SyntaxNode:
     """Read text that Headwater has put together of checked expressions: it may be longer than a user's."""
-    return _Parser(text, longest=_GENERATED_TEXT, nesting=_GENERATED_NESTING).only(alias=alias)
+    return ExpressionReader(text, longest=_GENERATED_TEXT, nesting=_GENERATED_NESTING).only(alias=alias)
 
 
 def _shallow(node: SyntaxNode) -> SyntaxNode:
@@ -72,15 +72,18 @@ def _shallow(node: SyntaxNode) -> SyntaxNode:
     return node
 
 
-class _Parser(TokenReader):
+class ExpressionReader(TokenReader):
+    """Reads expressions; :mod:`headwater.sql.select` reads statements with it."""
+
     hint = "write one Spark SQL expression, such as \"v * 2 > 10 AND name LIKE 'a%'\""
 
-    def __init__(self, text: str, *, longest: int = MAX_TEXT, nesting: int = MAX_NESTING) -> None:
-        super().__init__(tokens(text, longest=longest), text=text)
+    def __init__(self, text: str, *, longest: int = MAX_TEXT, nesting: int = MAX_NESTING, hints: bool = False) -> None:
+        super().__init__(tokens(text, longest=longest, hints=hints), text=text)
         self._nested = 0
         self._most = nesting
 
     def only(self, *, alias: bool) -> SyntaxNode:
+        """Read the whole text as one expression; ``alias``: or as one item of a projection."""
         if self._peek().kind == "end":
             raise DataflowError("the expression is empty", hint="write one Spark SQL expression")
         if self._peek().upper in _STATEMENTS and self._peek(1).kind in ("word", "quoted", "number"):
@@ -277,11 +280,16 @@ class _Parser(TokenReader):
         if self._peek().upper in ("IGNORE", "RESPECT") and self._peek(1).upper == "NULLS":
             ignore_nulls = self._next().upper == "IGNORE"
             self.position += 1
+        call = Call(name, arguments, distinct, condition, ignore_nulls)
         if self._peek().upper == "OVER" and self._peek(1).kind in ("symbol", "word", "quoted"):
-            raise self._unexpected(
-                self._peek(), "no OVER", "window functions need all rows; group by window(...) and aggregate"
-            )
-        return Call(name, arguments, distinct, condition, ignore_nulls)
+            return self._over(call)
+        return call
+
+    def _over(self, call: Call) -> SyntaxNode:
+        """Read the OVER after a call."""
+        raise self._unexpected(
+            self._peek(), "no OVER", "window functions need all rows; group by window(...) and aggregate"
+        )
 
     def _list(self, *, named: bool = False, star: bool = False) -> tuple[SyntaxNode, ...]:
         found: list[SyntaxNode] = []

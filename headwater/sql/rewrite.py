@@ -10,7 +10,7 @@ from headwater.core.errors import DataflowError
 from headwater.sql.expressions import check
 from headwater.sql.functions import AGGREGATES
 from headwater.sql.inference import Inference
-from headwater.sql.lexer import quote_name, quote_string
+from headwater.sql.lexer import quote_name, quote_string, quoted
 from headwater.sql.parser import parse
 from headwater.sql.schema import Column, DataType, Schema
 from headwater.sql.special import AGGREGATE_RULES
@@ -19,6 +19,13 @@ from headwater.sql.syntax import Call, Field, Lambda, Name, Star, SyntaxNode
 ROW_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last")
 """Aggregates that a count window supports."""
 _AGGREGATES = frozenset([*AGGREGATES, *AGGREGATE_RULES])
+
+
+def is_aggregate(node: SyntaxNode) -> bool:
+    """Return whether a node is a call of an aggregate function."""
+    return isinstance(node, Call) and node.name.lower() in _AGGREGATES
+
+
 _SAME = {"mean": "avg", "first_value": "first", "last_value": "last"}
 
 
@@ -30,7 +37,7 @@ def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str
     def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
         if isinstance(node, Lambda) and placed & {p.lower() for p in node.parameters}:
             # A lambda's variable must not capture a column in a definition.
-            return _mapped(_renamed(node, placed), place, bound)
+            return mapped(_renamed(node, placed), place, bound)
         if not isinstance(node, Name) or node.parts[0].lower() in bound:
             return None
         found = nodes.get(node.parts[0].lower())
@@ -40,7 +47,7 @@ def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str
             found = Name((*found.parts, part)) if isinstance(found, Name) else Field(found, part)
         return found
 
-    return Inference(schema, place="scalar").walk(_mapped(parse(text), place, frozenset())).text
+    return Inference(schema, place="scalar").walk(mapped(parse(text), place)).text
 
 
 def _names(node: SyntaxNode) -> frozenset[str]:
@@ -53,7 +60,7 @@ def _names(node: SyntaxNode) -> frozenset[str]:
         elif isinstance(node, Lambda):
             found.update(p.lower() for p in node.parameters)
 
-    _mapped(node, see, frozenset())
+    mapped(node, see)
     return frozenset(found)
 
 
@@ -76,11 +83,13 @@ def _renamed(node: Lambda, taken: frozenset[str]) -> Lambda:
         return None if name is None else Name((name, *inner.parts[1:]))
 
     parameters = tuple(new.get(p.lower(), p) for p in node.parameters)
-    return replace(node, parameters=parameters, body=_mapped(node.body, rename, frozenset()))
+    return replace(node, parameters=parameters, body=mapped(node.body, rename))
 
 
-def _mapped(
-    node: SyntaxNode, change: Callable[[SyntaxNode, frozenset[str]], SyntaxNode | None], bound: frozenset[str]
+def mapped(
+    node: SyntaxNode,
+    change: Callable[[SyntaxNode, frozenset[str]], SyntaxNode | None],
+    bound: frozenset[str] = frozenset(),
 ) -> SyntaxNode:
     """Rebuild a tree with ``change`` applied from the top; ``bound``: lambda variables in scope."""
     changed = change(node, bound)
@@ -91,7 +100,7 @@ def _mapped(
 
     def value(item: Any) -> Any:
         if isinstance(item, SyntaxNode):
-            return _mapped(item, change, bound)
+            return mapped(item, change, bound)
         return tuple(value(i) for i in item) if isinstance(item, tuple) else item
 
     return replace(node, **{f.name: value(getattr(node, f.name)) for f in fields(node) if f.init})
@@ -100,6 +109,24 @@ def _mapped(
 def row_struct(columns: Iterable[str]) -> str:
     """Return a struct of columns, each under its own name."""
     return f"named_struct({', '.join(f'{quote_string(c)}, {quote_name(c)}' for c in columns)})"
+
+
+def ranks(rows: str, by: Iterable[str], most: int, *, distinct: bool) -> str:
+    """Return the ranks, as far as ``most``, of the rows of the sorted array ``rows``, as an array in its order.
+
+    A rank is one more than the number of rows, or of distinct values, in front. It takes one pass over the rows.
+    """
+
+    def value(row: str) -> str:
+        return f"named_struct({', '.join(f'{quote_string(c)}, {row}.{quoted(c)}' for c in columns)})"
+
+    columns = tuple(by)
+    next_rank = "a.rank + 1" if distinct else "a.row + 1"
+    rank = f"if({value('x')} <=> a.last, a.rank, {next_rank})"
+    kept = f"if({rank} <= {most}, concat(a.ranks, array({rank})), a.ranks)"
+    step = f"named_struct('row', a.row + 1, 'rank', {rank}, 'last', {value('x')}, 'ranks', {kept})"
+    first = f"named_struct('row', 1, 'rank', 1, 'last', {value(f'get({rows}, 0)')}, 'ranks', array(1))"
+    return f"aggregate(slice({rows}, 2, size({rows})), {first}, (a, x) -> {step}, a -> a.ranks)"
 
 
 JSON_TIMES = (
@@ -123,7 +150,7 @@ def aggregate_calls(text: str, schema: Schema) -> tuple[str, ...]:
         found.setdefault(Inference(schema, place="outside").walk(node).text)
         return node
 
-    _mapped(parse(text), take, frozenset())
+    mapped(parse(text), take)
     return tuple(found)
 
 
@@ -160,7 +187,7 @@ def row_aggregates(aggregates: tuple[tuple[str, str], ...], schema: Schema, *, w
         return Name((f"__g{list(calls).index(call)}",))
 
     for alias, text in aggregates:
-        trees.append((alias, _mapped(parse(text), take, frozenset())))
+        trees.append((alias, mapped(parse(text), take)))
     found = Schema(tuple(Column(f"__g{i}", t) for i, t in enumerate(calls.values())), internal=True)
     outputs = tuple((alias, Inference(found, place="scalar").walk(tree).text) for alias, tree in trees)
     return RowAggregates(tuple(calls), tuple(calls.values()), outputs)

@@ -232,7 +232,8 @@ def _best(draw: Draw, part: Part) -> Part:
     if "rank" in part.has:
         return _many(draw, part)
     per = ("window", "location") if "location" in part.has else ("window",)
-    return part.then(part.stream.top_k(draw(st.integers(1, 3)), "n", per=per))
+    ties = draw(st.sampled_from(["row_number", "rank", "dense_rank"]))
+    return part.then(part.stream.top_k(draw(st.integers(1, 3)), "n", per=per, ties=ties))
 
 
 def _points(draw: Draw, part: Part) -> Part:

@@ -21,6 +21,11 @@ def test_nexmark_guide_runs(tmp_path: Path) -> None:
     pages.run([pages.DOCS / "guides" / "nexmark.md"], tmp_path, having=("spark",))
 
 
+def test_sql_guide_runs(tmp_path: Path) -> None:
+    """Run the dataflow of the SQL guide in three zones."""
+    pages.run([pages.DOCS / "guides" / "sql.md"], tmp_path, having=("spark",))
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 def test_tutorial_is_deployed(tmp_path: Path) -> None:

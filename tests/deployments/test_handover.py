@@ -57,8 +57,8 @@ def planned(
         order_by=["ts", "id"],
     ).named("rising")
     windows = rising.group_by(hw.window("ts", "10 seconds"), "location", "k")
-    counted = windows.agg(n="count(*)", most="max(most)").named("counted")
-    listed = counted.select("window.start AS begin", "location", "k", "n", "most").named("list")
+    counted = windows.agg(n="count(*)", most="max(most)", levels="count(DISTINCT most)").named("counted")
+    listed = counted.select("window.start AS begin", "location", "k", "n", "most", "levels").named("list")
     listed.write.parquet(out).named("out")
     flow = builder.build()
     layers = dict(marked_layers(flow, CONTINUUM))

@@ -52,7 +52,7 @@ def stream() -> Stream:
 
 OWNERS: dict[str, tuple[Any, Callable[[], Any]]] = {
     "hw": (hw, lambda: hw),
-    "builder": (DataflowBuilder, lambda: hw.flow("f", locations=["L1"])),
+    "builder": (DataflowBuilder, lambda: stream().named("readings").builder),
     "read": (Reader, lambda: hw.flow("f", locations=["L1"]).read),
     "stream": (Stream, stream),
     "grouped": (Grouped, lambda: stream().group_by(WINDOW, "machine")),
@@ -68,6 +68,7 @@ GOOD: dict[str, Any] = {
     "delay": "1 s", "size": "1 minute", "gap": "1 minute", "time_column": "ts", "order_by": "ts", "k": 3, "by": "v",
     "on": "machine", "keys": "machine", "url": "jdbc:postgresql://h/d", "table": "t", "bootstrap_servers": "b:9092",
     "initial": 0, "step": lambda state, row: state, "keep": lambda state, row: True, "per": "machine",
+    "text": "SELECT machine, ts, v FROM readings",
     "existing": "v", "new": "value", "names": {"v": "value"}, "columns": {"twice": "v * 2"},
 }  # fmt: skip
 """A good value of each required argument, by its name."""
@@ -80,7 +81,7 @@ ALSO: dict[str, dict[str, Any]] = {
     "stream.withColumn": {"column": "v * 2"},
     "write.for_each_batch": {"function": fold},
 }
-INTERNAL = {"new_id", "add_sink", "replace_sink"}  # between the classes of the API
+INTERNAL = {"new_id", "add_sink", "replace_sink", "add_name"}  # between the classes of the API
 ARGUMENTS = [
     (owner, name, parameter)
     for owner, (cls, _) in OWNERS.items()

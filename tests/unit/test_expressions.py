@@ -169,7 +169,10 @@ def test_errors_of_expressions(text: str, what: str, hint: str) -> None:
     [
         ("v", "is not aggregated", "max(v)"),
         ("sum(v) + n", "is not aggregated", "max(n)"),
-        ("count(DISTINCT k)", "does not run on a stream", "approx_count_distinct"),
+        ("stddev(DISTINCT v)", "stddev(DISTINCT ...) does not run on a stream", "collect_set(v)"),
+        ("count(DISTINCT *)", "counts whole rows", "count(DISTINCT a, b)"),
+        ("count(DISTINCT struct(v))", "distinct values are not kept", "count(DISTINCT a, b)"),
+        ("avg(DISTINCT CAST(v AS decimal(9, 2)))", "rounded otherwise", "cast it to double"),
         ("1 + 1", "has no aggregate", "count(*)"),
         ("sum(count(*))", "inside another aggregate", "two steps"),
         ("sum(k)", "'k' is string; sum needs a number", "cast"),
