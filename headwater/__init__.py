@@ -15,10 +15,21 @@ if TYPE_CHECKING:
     from headwater.dataflow.graph import Dataflow
     from headwater.dataflow.stateful import session_window, window
     from headwater.dataflow.stream import Stream
+    from headwater.frames.job import from_pyspark, layer
 
 __version__ = "0.1.0"
 
-__all__ = ["Continuum", "Dataflow", "HeadwaterError", "Stream", "flow", "session_window", "window"]
+__all__ = [
+    "Continuum",
+    "Dataflow",
+    "HeadwaterError",
+    "Stream",
+    "flow",
+    "from_pyspark",
+    "layer",
+    "session_window",
+    "window",
+]
 
 _HOMES = {
     "Continuum": "headwater.continuum.model",
@@ -26,6 +37,8 @@ _HOMES = {
     "HeadwaterError": "headwater.core.errors",
     "Stream": "headwater.dataflow.stream",
     "flow": "headwater.dataflow.builder",
+    "from_pyspark": "headwater.frames.job",
+    "layer": "headwater.frames.job",
     "session_window": "headwater.dataflow.stateful",
     "window": "headwater.dataflow.stateful",
 }

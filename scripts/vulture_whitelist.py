@@ -101,3 +101,10 @@ _.selectExpr
 _.printSchema
 _.dtypes
 _.toDF
+
+# PySpark calls its client by these names.
+_.is_closed
+_._set_relation_in_plan
+_._analyze
+_.execute_command
+_.run_id

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -44,7 +44,7 @@ from headwater.dataflow.settings import (
     text_of,
 )
 from headwater.dataflow.types import StreamType, is_time
-from headwater.sql.columnnames import spark_name
+from headwater.sql.columnnames import free_name, spark_name
 from headwater.sql.expressions import parse_projection
 from headwater.sql.generators import ArrayRows, exploded_of
 from headwater.sql.lexer import quoted
@@ -393,7 +393,7 @@ class Stream(habits.NameGuard):
             raise DataflowError(
                 f"rows of {len(self.columns)} columns are too wide", where=where, hint="select fewer columns before it"
             )
-        rows, item, place = (_free(name, names) for name in ("best", "item", "position"))
+        rows, item, place = (free_name(name, names) for name in ("best", "item", "position"))
         found = self.group_by(*keys).agg(**{rows: best})
         windows = [c for c in found.columns[:-1] if c.lower() not in names]
         if ties == "row_number":
@@ -733,13 +733,6 @@ class WrittenStream(ArgumentGuard):
 
 def _tuple(columns: Columns) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
-
-
-def _free(name: str, taken: Container[str]) -> str:
-    """Return a name that no column has; ``taken`` are their names in lower case."""
-    while name in taken:
-        name += "_"
-    return name
 
 
 def _aggregates(

@@ -13,6 +13,12 @@ class StatementError(DataflowError):
     """An error of a SQL statement; ``where`` is the position in its text."""
 
 
+class UnknownStream(StatementError):
+    """A query reads a stream that does not exist, or not yet; ``name`` is its name."""
+
+    name = ""
+
+
 @dataclass(frozen=True)
 class OrderKey(SyntaxNode):
     """``value [ASC | DESC]`` of an ORDER BY."""
