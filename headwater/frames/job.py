@@ -32,8 +32,10 @@ def from_pyspark(name: Label, job: Callable[..., Any], *, locations: Sequence[La
 
 
 def layer(frame: Frame, name: Place) -> Frame:
-    """Run the operators after a DataFrame of PySpark in a layer; plain Spark ignores the hint that it adds."""
+    """Run the operators after a DataFrame of PySpark in a layer; under plain Spark, return the DataFrame as it is."""
+    given: Any = frame
+    if not getattr(given.sparkSession, "is_offline", False):
+        return frame
     from headwater.frames.relations import LAYER
 
-    hinted: Any = frame
-    return hinted.hint(LAYER, name)  # type: ignore[no-any-return]
+    return given.hint(LAYER, name)  # type: ignore[no-any-return]

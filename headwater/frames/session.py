@@ -127,6 +127,8 @@ def _spark(habit: str) -> str:
 class LocalSession(SparkSession):
     """A session of which nothing listens anywhere."""
 
+    is_offline = True
+
     def __init__(self, flow: DataflowBuilder) -> None:
         self._client: Any = LocalClient(flow)
         self.pipeline = Pipeline(self._client.relations, self._client)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
-import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
 
@@ -79,14 +79,14 @@ def strong_signals(spark: Any, path: str, out: str) -> None:
 
 
 def windowed_word_count(spark: Any, path: str, out: str) -> None:
-    lines = devices(spark, path)
+    lines = hw.layer(devices(spark, path), "cloud")
     words = lines.select(F.explode(F.split(lines.words, " ")).alias("word"), lines.time.alias("timestamp"), "device")
     counts = (
         words.withWatermark("timestamp", "10 minutes")
-        .groupBy(F.window(words.timestamp, "10 minutes", "5 minutes"), words.word)
+        .groupBy(F.window("timestamp", "10 minutes", "5 minutes"), "word")
         .count()
     )
-    start(counts.hint("headwater_layer", "cloud"), out)
+    start(counts, out)
 
 
 def without_duplicates(spark: Any, path: str, out: str) -> None:
@@ -119,13 +119,70 @@ def functions_over_batches(spark: Any, path: str, out: str) -> None:
     start(high.union(low).mapInArrow(doubled, "device string, twice double"), out)
 
 
-JOBS = [strong_signals, windowed_word_count, without_duplicates, sessions, functions_over_batches]
+def impressions_and_clicks(spark: Any, path: str, out: str) -> None:
+    df = devices(spark, path)
+    impressions = df.where("signal < 30").withWatermark("time", "10 minutes").alias("i")
+    clicks = df.selectExpr("device AS clicked", "time AS click_time", "signal AS strength", "words")
+    clicks = hw.layer(clicks.where("strength > 10").withWatermark("click_time", "20 minutes"), "cloud")
+    within = F.expr("click_time >= i.time AND click_time <= i.time + INTERVAL 30 MINUTES")
+    joined = hw.layer(impressions, "cloud").join(clicks, (F.col("device") == clicks.clicked) & within, "leftOuter")
+    start(joined.drop(clicks.words).select("device", "time", "words", "click_time", "strength", "clicked"), out)
 
 
-@pytest.mark.parametrize("job", JOBS)
-def test_a_job_gives_the_rows_of_plain_spark(
-    job: Callable[[Any, str, str], None], endpoint: LocalEndpoint, tmp_path: Path
-) -> None:
+def evenings(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        frame["until"] = frame["time"].dt.ceil("h")
+        yield frame[["until", "device", "fahrenheit", "about"]]
+
+
+def python_functions(spark: Any, path: str, out: str) -> None:
+    @F.udf("struct<kind: string, letters: int>")
+    def described(device, words):  # type: ignore[no-untyped-def]
+        return device.split("-")[0], len(words or "")
+
+    @F.pandas_udf("double")
+    def fahrenheit(celsius: pd.Series) -> pd.Series:
+        return celsius * 9 / 5 + 32
+
+    df = devices(spark, path).where(fahrenheit(F.col("signal") + 1) > 40)
+    df = df.withColumn("about", described("device", "words")).select("*", fahrenheit("signal").alias("fahrenheit"))
+    df = df.withColumn("about", F.concat_ws(":", "about.kind", F.col("about.letters").cast("string")))
+    start(df.mapInPandas(evenings, "until timestamp, device string, fahrenheit double, about string"), out)
+
+
+def statements(spark: Any, path: str, out: str) -> None:
+    updates = hw.layer(devices(spark, path).withWatermark("time", "10 minutes"), "site")
+    updates.createOrReplaceTempView("updates")
+    windows = spark.sql(
+        """
+        SELECT window, device, avg(signal) AS mean, count(*) AS n FROM updates
+        WHERE signal > :low GROUP BY window(time, '20 minutes'), device""",
+        args={"low": -5.5},
+    )
+    start(spark.sql("SELECT window.start AS begin, device, mean FROM {w} WHERE n > 1", w=windows), out)
+
+
+def batches_of_a_query(spark: Any, path: str, out: str) -> None:
+    def save(frame: Any, number: int) -> None:
+        doubled = frame.selectExpr("device", "signal * 2 AS twice")
+        doubled.write.mode("overwrite").parquet(f"{out}/batch={number}")
+
+    df = devices(spark, path).where("signal > 20")
+    query = (
+        df.writeStream.foreachBatch(save).option("checkpointLocation", f"{out}-checkpoint")
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+
+
+JOBS = [
+    strong_signals, windowed_word_count, without_duplicates, sessions, functions_over_batches, impressions_and_clicks,
+    python_functions, statements,
+]  # fmt: skip
+
+
+def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    """All jobs run in one deployment; a job of ``foreachBatch`` writes its files itself."""
     for location in ("L1", "L2"):
         place = tmp_path / "in" / location
         place.mkdir(parents=True)
@@ -133,26 +190,32 @@ def test_a_job_gives_the_rows_of_plain_spark(
         for number, part in enumerate((list(rows(location)), [last])):
             (place / f"{number}.json").write_text("\n".join(map(json.dumps, part)))
 
+    def jobs(spark: Any, path: str, out: Path) -> None:
+        for job in JOBS:
+            job(spark, path, f"{out}/{job.__name__}")
+        batches_of_a_query(spark, path, f"{out}/batches_of_a_query")
+
     plain = endpoint.session()
     plain.conf.set(NAMED_SOURCES, "false")
     try:
-        job(plain, f"{tmp_path}/in/*", f"{tmp_path}/plain")
-        expected = plain.read.parquet(f"{tmp_path}/plain").toArrow()
+        jobs(plain, f"{tmp_path}/in/*", tmp_path / "plain")
     finally:
         plain.conf.set(NAMED_SOURCES, "true")
 
     made = hw.from_pyspark(
-        "job", lambda spark: job(spark, f"{tmp_path}/in/{{location}}", f"{tmp_path}/out"), locations=["L1", "L2"]
+        "jobs", lambda spark: jobs(spark, f"{tmp_path}/in/{{location}}", tmp_path / "out"), locations=["L1", "L2"]
     )
-    plan = build(made.build(), ZONES)
-    (found,) = run_to_end(plan, tmp_path / "run", endpoint).values()
-
-    difference = compare(_whole(expected), _whole(found))
-    assert not difference, difference
-    assert _whole(found).num_rows > 10
+    run_to_end(build(made.build(), ZONES), tmp_path / "run", endpoint)
+    for job in (*JOBS, batches_of_a_query):
+        expected, found = (
+            _whole(plain.read.parquet(f"{tmp_path}/{side}/{job.__name__}").toArrow()) for side in ("plain", "out")
+        )
+        difference = compare(expected, found)
+        assert not difference, (job.__name__, difference.examples)
+        assert found.num_rows > 10, job.__name__
 
 
 def _whole(table: pa.Table) -> pa.Table:
-    """Leave out the rows of the device that ends the test."""
+    """Leave out the rows of the device that ends the test, and the numbers of batches."""
     kept = [not any(str(value).startswith(END[:3]) for value in row.values()) for row in table.to_pylist()]
-    return table.filter(pa.array(kept)).select(sorted(table.column_names))
+    return table.filter(pa.array(kept)).select(sorted(n for n in table.column_names if n != "batch"))
