@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from headwater.core.errors import DataflowError
 from headwater.core.text import cut, shown
 from headwater.dataflow.stream import Stream
-from headwater.frames.frame import Frame
+from headwater.frames.jobframe import JobFrame
 from headwater.frames.queries import written
 from headwater.frames.relations import LAYER, REQUIREMENT, PlanReader
 from headwater.frames.types import columns_text
@@ -128,7 +128,7 @@ class Pipeline(GraphElementRegistry):
                 )
         streams[:] = [stream]
         if not isinstance(output, Sink):
-            self._relations.name_view(output.name, Frame.of(stream, ()))
+            self._relations.name_view(output.name, JobFrame.of(stream, ()))
 
     def _write(self, output: Output, streams: list[Stream]) -> None:
         if isinstance(output, TemporaryView):

@@ -19,8 +19,8 @@ from headwater.dataflow.joining import filtered, paired
 from headwater.dataflow.keys import KeyExpression, key_of
 from headwater.dataflow.stateful import SessionWindow, TimeWindow
 from headwater.dataflow.stream import Stream
-from headwater.frames.frame import Frame, named
 from headwater.frames.functions import in_pandas
+from headwater.frames.jobframe import JobFrame, named
 from headwater.frames.pythoncolumns import PythonColumns
 from headwater.frames.types import columns_text, schema_text, spark_json, type_of
 from headwater.sql.columns import ExpressionMessages, expression_tree
@@ -64,14 +64,14 @@ class PlanReader:
 
     def __init__(self, flow: DataflowBuilder) -> None:
         self._flow = flow
-        self._done: dict[int, Frame] = {}
-        self._views: dict[str, Frame] = {}
+        self._done: dict[int, JobFrame] = {}
+        self._views: dict[str, JobFrame] = {}
 
-    def name_view(self, name: str, frame: Frame) -> None:
+    def name_view(self, name: str, frame: JobFrame) -> None:
         """Let ``spark.table(name)``, and statements of SQL, read a frame by a name."""
         self._views[name.lower()] = frame
 
-    def frame(self, relation: Message) -> Frame:
+    def frame(self, relation: Message) -> JobFrame:
         """Return the frame of a relation, checked as the fluent API checks it."""
         number = relation.common.plan_id
         if number not in self._done:
@@ -89,7 +89,7 @@ class PlanReader:
         types = ((c.name, check(printed(c.value), frame.stream.schema).type) for c in frame.scope.star)
         return [{"name": n, "type": spark_json(t), "nullable": True, "metadata": {}} for n, t in types]
 
-    def _translated(self, relation: Message) -> Frame:
+    def _translated(self, relation: Message) -> JobFrame:
         kind = relation.WhichOneof("rel_type") or ""
         part = getattr(relation, kind, None)
         if kind in _SAME_ROWS:
@@ -104,7 +104,7 @@ class PlanReader:
             raise DataflowError(what, where=f"DataFrame ({kind})", hint=hint)
         inputs = [getattr(part, name) for name in _INPUTS if _has(part, name)]
         plans = frozenset[int]().union(*(self.frame(one).all_plans for one in inputs))
-        return Frame.of(method(part), plans)
+        return JobFrame.of(method(part), plans)
 
     def _methods(self) -> dict[str, Callable[[Message], Stream]]:
         """Relations whose columns have names of their own."""
@@ -122,7 +122,7 @@ class PlanReader:
             "with_relations": self._with_relations,
         }
 
-    def _over_joins(self) -> dict[str, Callable[[Message], Frame]]:
+    def _over_joins(self) -> dict[str, Callable[[Message], JobFrame]]:
         """Relations that may follow a join, in which two columns have one name."""
         return {
             "join": self._join,
@@ -199,13 +199,13 @@ class PlanReader:
 
     # ------------------------------------------------------------ row by row
 
-    def _filter(self, part: Message) -> Frame:
+    def _filter(self, part: Message) -> JobFrame:
         frame = self.frame(part.input)
         stream, (condition,) = _read_over(frame, [part.condition])
         found = frame.over(filtered(stream, condition))
         return found if stream is frame.stream else found.over(found.stream.select(*map(quoted, frame.stream.columns)))
 
-    def _project(self, part: Message) -> Frame:
+    def _project(self, part: Message) -> JobFrame:
         frame = self.frame(part.input)
         stream, nodes = _read_over(frame, part.expressions)
         texts = []
@@ -221,7 +221,7 @@ class PlanReader:
             texts.append(canonical(node) if name is None else f"{canonical(node)} AS {quoted(name)}")
         return frame.then(stream.select(*texts))
 
-    def _drop(self, part: Message) -> Frame:
+    def _drop(self, part: Message) -> JobFrame:
         frame = self.frame(part.input)
         gone = {name.lower() for name in part.column_names}
         if len(frame.plans) == 1:
@@ -242,9 +242,9 @@ class PlanReader:
         )
         return replace(frame, scope=Scope(relations))
 
-    def _subquery_alias(self, part: Message) -> Frame:
+    def _subquery_alias(self, part: Message) -> JobFrame:
         frame = self.frame(part.input)
-        return Frame.of(frame.flat(f"alias({part.alias!r})"), frame.all_plans, part.alias)
+        return JobFrame.of(frame.flat(f"alias({part.alias!r})"), frame.all_plans, part.alias)
 
     def _with_columns(self, part: Message) -> Stream:
         frame = self.frame(part.input)
@@ -265,7 +265,7 @@ class PlanReader:
     def _to_df(self, part: Message) -> Stream:
         return self.stream(part.input).toDF(*part.column_names)
 
-    def _hint(self, part: Message) -> Frame:
+    def _hint(self, part: Message) -> JobFrame:
         frame = self.frame(part.input)
         nodes = [expression_tree(p) for p in part.parameters]
         texts = [n.value for n in nodes if isinstance(n, Literal) and isinstance(n.value, str)]
@@ -301,7 +301,7 @@ class PlanReader:
             given = run
         return self.stream(part.input).map_batches(given, columns_text(schema))
 
-    def _join(self, part: Message) -> Frame:
+    def _join(self, part: Message) -> JobFrame:
         """Pair the rows of two frames; columns of ``using`` are in the result once."""
         where = "DataFrame (join)"
         how = _JOINS.get(part.join_type)
@@ -311,7 +311,9 @@ class PlanReader:
             )
         left = named(self.frame(part.left), "left", ())
         right = named(self.frame(part.right), "right", [r.alias for r in left.scope.relations])
-        both = Frame(left.stream, Scope((*left.scope.relations, *right.scope.relations)), (*left.plans, *right.plans))
+        both = JobFrame(
+            left.stream, Scope((*left.scope.relations, *right.scope.relations)), (*left.plans, *right.plans)
+        )
         conditions: list[SyntaxNode] = []
         for name in part.using_columns:
             sides = [_owner(side, name, where) for side in (left, right)]
@@ -336,7 +338,7 @@ class PlanReader:
             replace(r, columns=tuple(c for c in r.columns if n < mine or c.name.lower() not in using))
             for n, r in enumerate(scope.relations)
         )
-        return Frame(stream, Scope(relations), both.plans)
+        return JobFrame(stream, Scope(relations), both.plans)
 
     # ------------------------------------------------------------ stateful
 
@@ -364,7 +366,7 @@ class PlanReader:
             )
         frame = self.frame(part.input)
         if len(frame.plans) > 1 or frame.scope.relations[0].alias:
-            frame = Frame.of(frame.flat("groupBy"), frame.all_plans)
+            frame = JobFrame.of(frame.flat("groupBy"), frame.all_plans)
         keys = [key_of(expression_tree(k)) for k in part.grouping_expressions]
         named = [k.name if isinstance(k, KeyExpression) else k for k in keys]
         stream = frame.stream
@@ -402,7 +404,7 @@ def _has(part: Message, name: str) -> bool:
     return name in part.DESCRIPTOR.fields_by_name and part.HasField(name)
 
 
-def _read_over(frame: Frame, messages: Iterable[Message]) -> tuple[Stream, list[SyntaxNode]]:
+def _read_over(frame: JobFrame, messages: Iterable[Message]) -> tuple[Stream, list[SyntaxNode]]:
     """Return expressions over the columns of a frame's stream, which gets the results of their Python functions."""
     functions = PythonColumns(frame.stream, frame.resolve)
 
@@ -413,7 +415,7 @@ def _read_over(frame: Frame, messages: Iterable[Message]) -> tuple[Stream, list[
     return functions.finish(), nodes
 
 
-def _name_of(message: Message, node: SyntaxNode, frame: Frame) -> str | None:
+def _name_of(message: Message, node: SyntaxNode, frame: JobFrame) -> str | None:
     """Return the name of an item that the text of its value does not give."""
     if message.WhichOneof("expr_type") == "common_inline_user_defined_function":
         part = message.common_inline_user_defined_function
@@ -433,7 +435,7 @@ def _means(node: SyntaxNode, alias: str, name: str) -> bool:
     return parts in ([alias.lower(), name.lower()], [name.lower()])
 
 
-def _owner(side: Frame, name: str, where: str) -> str:
+def _owner(side: JobFrame, name: str, where: str) -> str:
     """Return the alias of the relation that has a column of a join's ``using``."""
     owners = [r.alias for r in side.scope.relations if r.find(name) is not None]
     if len(owners) != 1:

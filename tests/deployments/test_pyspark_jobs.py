@@ -140,7 +140,7 @@ def python_functions(spark: Any, path: str, out: str) -> None:
     def described(device, words):  # type: ignore[no-untyped-def]
         return device.split("-")[0], len(words or "")
 
-    @F.pandas_udf("double")
+    @F.pandas_udf("double")  # type: ignore[untyped-decorator]
     def fahrenheit(celsius: pd.Series) -> pd.Series:
         return celsius * 9 / 5 + 32
 

@@ -16,7 +16,7 @@ from headwater.sql.syntax import Alias, Name, SyntaxNode
 
 
 @dataclass(frozen=True)
-class Frame:
+class JobFrame:
     """A stream, its relations, and for each of these the numbers of the plans that it comes from.
 
     One relation is an ordinary DataFrame; several are a join, in which two columns may have one name.
@@ -27,7 +27,7 @@ class Frame:
     plans: tuple[frozenset[int], ...]
 
     @classmethod
-    def of(cls, stream: Stream, plans: Iterable[int], alias: str = "") -> Frame:
+    def of(cls, stream: Stream, plans: Iterable[int], alias: str = "") -> JobFrame:
         """Return a frame of one relation."""
         columns = tuple(ScopeColumn(c, Name((c,))) for c in stream.columns)
         return cls(stream, Scope.of(alias, columns), (frozenset(plans),))
@@ -42,13 +42,13 @@ class Frame:
         """Names of the columns, in order."""
         return [c.name for c in self.scope.star]
 
-    def over(self, stream: Stream) -> Frame:
+    def over(self, stream: Stream) -> JobFrame:
         """Return the frame with a stream of the same columns."""
         return replace(self, stream=stream)
 
-    def then(self, stream: Stream) -> Frame:
+    def then(self, stream: Stream) -> JobFrame:
         """Return a frame of other columns."""
-        return Frame.of(stream, self.all_plans)
+        return JobFrame.of(stream, self.all_plans)
 
     def resolve(self, node: SyntaxNode) -> SyntaxNode:
         """Replace names by the columns of the stream."""
@@ -89,7 +89,7 @@ class Frame:
         return self.stream.select(*(f"{printed(c.value)} AS {quoted(c.name)}" for c in star))
 
 
-def named(frame: Frame, otherwise: str, taken: Iterable[str]) -> Frame:
+def named(frame: JobFrame, otherwise: str, taken: Iterable[str]) -> JobFrame:
     """Give each relation of a frame an alias that no other has, so that names can say which they mean."""
     used = list(taken)
     relations: list[ScopeRelation] = []
