@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from headwater.core.errors import DataflowError
-from headwater.sql.syntax import SyntaxNode
+from headwater.sql.syntax import OrderKey, SyntaxNode
 
 
 class StatementError(DataflowError):
@@ -17,14 +17,6 @@ class UnknownStream(StatementError):
     """A query reads a stream that does not exist, or not yet; ``name`` is its name."""
 
     name = ""
-
-
-@dataclass(frozen=True)
-class OrderKey(SyntaxNode):
-    """``value [ASC | DESC]`` of an ORDER BY."""
-
-    value: SyntaxNode
-    descending: bool
 
 
 @dataclass(frozen=True)

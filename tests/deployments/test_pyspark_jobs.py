@@ -14,11 +14,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
 
 import headwater as hw
+from headwater.app.local import LocalRun
 from headwater.continuum.model import Continuum
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing.compare import compare
-from headwater.testing.oracle import run_to_end
 
 ZONES = Continuum.from_text("""
 name: plant
@@ -205,7 +206,12 @@ def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, tmp_path: Pa
     made = hw.from_pyspark(
         "jobs", lambda spark: jobs(spark, f"{tmp_path}/in/{{location}}", tmp_path / "out"), locations=["L1", "L2"]
     )
-    run_to_end(build(made.build(), ZONES), tmp_path / "run", endpoint)
+    deployment = LocalRun(build(made.build(), ZONES), tmp_path / "run", endpoint, UnitSettings(trigger="1 second"))
+    deployment.start()
+    try:
+        deployment.drain()
+    finally:
+        deployment.stop()
     for job in (*JOBS, batches_of_a_query):
         expected, found = (
             _whole(plain.read.parquet(f"{tmp_path}/{side}/{job.__name__}").toArrow()) for side in ("plain", "out")
