@@ -21,7 +21,7 @@ from typing import TextIO
 
 from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
 from headwater.core.text import printable
-from headwater.sql.columns import CONNECT_MODE
+from headwater.sql.columns import columns_allowed
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
@@ -43,7 +43,7 @@ def executed(path: Path, *, shown: str) -> Iterator[ModuleType]:
     line. A real Ctrl-C stays a KeyboardInterrupt, even where the file catches it.
     """
     _check_text(path, shown=shown)
-    with _interruptible() as interrupted, _process_restored(), _columns_allowed(), _importable(path.parent):
+    with _interruptible() as interrupted, _process_restored(), columns_allowed(), _importable(path.parent):
         try:
             yield _module(path)
         except BaseException as error:
@@ -193,18 +193,6 @@ def _process_restored() -> Iterator[None]:
 def _opened(stream: TextIO, number: int) -> TextIO:
     """Return a standard stream, opened again where a file has closed it; the descriptor is still open."""
     return open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False) if stream.closed else stream
-
-
-@contextlib.contextmanager
-def _columns_allowed() -> Iterator[None]:
-    """Let ``pyspark.sql.functions`` make Columns without a session: those of Spark Connect need none."""
-    before = os.environ.get(CONNECT_MODE)
-    os.environ.setdefault(CONNECT_MODE, "1")
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(CONNECT_MODE, None)
 
 
 @contextlib.contextmanager

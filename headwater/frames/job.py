@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from headwater.core.rules import Refused, Rule, a_type
 from headwater.dataflow.arguments import checked
 from headwater.dataflow.builder import DataflowBuilder, flow
-from headwater.dataflow.settings import Label, Place
+from headwater.dataflow.settings import Label
+from headwater.sql.columns import columns_allowed, is_frame
 
-Frame = TypeVar("Frame")
-_CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+
+@dataclass(frozen=True)
+class FrameRule(Rule):
+    """A DataFrame of PySpark."""
+
+    def check(self, value: Any, name: str) -> Any:
+        if not is_frame(value):
+            raise Refused(f"{name} is {a_type(value)}", hint="give a DataFrame of spark.readStream")
+        return value
+
+
+Frame = Annotated[Any, FrameRule()]
 
 
 @checked
@@ -20,22 +32,22 @@ def from_pyspark(name: Label, job: Callable[..., Any], *, locations: Sequence[La
 
     ``spark`` has no server: nothing is read, and each query's ``start()`` adds a sink to the dataflow.
     """
-    os.environ.setdefault(_CONNECT_MODE, "1")  # selects the functions of Spark Connect, which need no Java
-    from headwater.frames.session import offline
+    with columns_allowed():
+        from headwater.frames.session import offline
 
-    found = flow(name, locations=locations)
-    with offline(found) as session:
-        job(session)
-        session.pipeline.finish()
+        found = flow(name, locations=locations)
+        with offline(found) as session:
+            job(session)
+            session.pipeline.finish()
     found.name = name
     return found
 
 
-def layer(frame: Frame, name: Place) -> Frame:
+@checked
+def layer(frame: Frame, name: Label) -> Frame:
     """Run the operators after a DataFrame of PySpark in a layer; under plain Spark, return the DataFrame as it is."""
-    given: Any = frame
-    if not getattr(given.sparkSession, "is_offline", False):
+    if not getattr(frame.sparkSession, "is_offline", False):
         return frame
     from headwater.frames.relations import LAYER
 
-    return given.hint(LAYER, name)  # type: ignore[no-any-return]
+    return frame.hint(LAYER, name)

@@ -5,9 +5,11 @@ A Column gives its message itself, so nothing of PySpark is imported here: who m
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Protocol, TypeAlias
@@ -94,6 +96,23 @@ class SparkColumn(Protocol):
 def is_column(value: object) -> bool:
     """Return whether a value is a Column of PySpark, by the names of its classes."""
     return any(c.__name__ == "Column" and c.__module__.startswith("pyspark.sql.") for c in type(value).__mro__)
+
+
+@contextlib.contextmanager
+def columns_allowed() -> Iterator[None]:
+    """Let ``pyspark.sql.functions`` make Columns without a session: those of Spark Connect need none."""
+    before = os.environ.get(CONNECT_MODE)
+    os.environ.setdefault(CONNECT_MODE, "1")
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(CONNECT_MODE, None)
+
+
+def is_frame(value: object) -> bool:
+    """Return whether a value is a DataFrame of PySpark, by the names of its classes."""
+    return any(c.__name__ == "DataFrame" and c.__module__.startswith("pyspark.sql.") for c in type(value).__mro__)
 
 
 def column_text(column: Any, *, alias: bool = True) -> str:

@@ -62,7 +62,16 @@ OWNERS: dict[str, tuple[Any, Callable[[], Any]]] = {
 }
 """The classes of the fluent API, and one object of each."""
 
+
+def frames() -> list[Any]:
+    """Return a DataFrame of a job for plain PySpark."""
+    found: list[Any] = []
+    hw.from_pyspark("f", lambda spark: found.append(spark.readStream.schema(SCHEMA).json("in")))
+    return found
+
+
 GOOD: dict[str, Any] = {
+    "job": lambda spark: None, "frame": frames()[0],
     "name": "n", "path": "in/{location}", "schema": SCHEMA, "format": "json", "broker": "b:1883", "topic": "t",
     "layer": "edge", "condition": "v > 1", "expression": "tags", "alias": "tag", "function": one, "column": "ts",
     "delay": "1 s", "size": "1 minute", "gap": "1 minute", "time_column": "ts", "order_by": "ts", "k": 3, "by": "v",

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from pyspark.sql import Column
+from pyspark import pipelines
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as pyspark_functions
+from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
 import headwater as hw
 from headwater import iot
@@ -75,8 +77,15 @@ def test_methods_and_functions_in_hints_exist() -> None:
     ]
     assert len(named) > 60
     of_columns = set(dir(Column))
-    names = {".": methods | of_columns, "F.": set(dir(pyspark_functions))}
-    assert not [one for one in named if one[2] not in names.get(one[1], known | {"alias", "asc", "desc"})]
+    # Hints for whole jobs name methods of PySpark.
+    of_frames = {name for owner in (DataFrame, DataStreamReader, DataStreamWriter) for name in dir(owner)}
+    names = {".": methods | of_columns, "F.": set(dir(pyspark_functions)), "dp.": set(dir(pipelines))}
+    in_jobs = {**names, ".": methods | of_columns | of_frames, "a.": of_frames, "df.": of_frames}
+    assert not [
+        (place, before, name)
+        for place, before, name in named
+        if name not in (in_jobs if place.startswith("frames/") else names).get(before, known | {"alias", "asc", "desc"})
+    ]
 
 
 def test_options_and_commands_in_hints_exist() -> None:
