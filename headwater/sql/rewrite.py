@@ -16,7 +16,7 @@ from headwater.sql.schema import Column, DataType, Schema
 from headwater.sql.special import AGGREGATE_RULES
 from headwater.sql.syntax import Call, Field, Lambda, Name, Star, SyntaxNode
 
-ROW_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last")
+ROW_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last", "collect_list")
 """Aggregates that a count window supports."""
 _AGGREGATES = frozenset([*AGGREGATES, *AGGREGATE_RULES])
 
@@ -26,7 +26,7 @@ def is_aggregate(node: SyntaxNode) -> bool:
     return isinstance(node, Call) and node.name.lower() in _AGGREGATES
 
 
-_SAME = {"mean": "avg", "first_value": "first", "last_value": "last"}
+_SAME = {"mean": "avg", "first_value": "first", "last_value": "last", "array_agg": "collect_list"}
 
 
 def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str:
@@ -212,4 +212,4 @@ def _type(function: str, argument: DataType, where: str) -> DataType:
             where=where,
             hint="select its parts first",
         )
-    return argument
+    return DataType.parse(f"array<{text}>") if function == "collect_list" else argument

@@ -204,6 +204,7 @@ def _counted(draw: Draw, part: Part) -> Part:
         most="max(k)",
         total="sum(if(k = 'k1', NULL, id))",
         last="max(ts)",
+        values="collect_list(v)",
     )
     return part.then(made)
 
