@@ -15,18 +15,35 @@ if TYPE_CHECKING:
     from headwater.dataflow.graph import Dataflow
     from headwater.dataflow.stateful import session_window, window
     from headwater.dataflow.stream import Stream
+    from headwater.dataflow.windowmakers import WindowMaker, chop_time, complete, sliding_time
 
 __version__ = "0.1.0"
 
-__all__ = ["Continuum", "Dataflow", "HeadwaterError", "Stream", "flow", "session_window", "window"]
+__all__ = [
+    "Continuum",
+    "Dataflow",
+    "HeadwaterError",
+    "Stream",
+    "WindowMaker",
+    "chop_time",
+    "complete",
+    "flow",
+    "session_window",
+    "sliding_time",
+    "window",
+]
 
 _HOMES = {
     "Continuum": "headwater.continuum.model",
     "Dataflow": "headwater.dataflow.graph",
     "HeadwaterError": "headwater.core.errors",
     "Stream": "headwater.dataflow.stream",
+    "WindowMaker": "headwater.dataflow.windowmakers",
+    "chop_time": "headwater.dataflow.windowmakers",
+    "complete": "headwater.dataflow.windowmakers",
     "flow": "headwater.dataflow.builder",
     "session_window": "headwater.dataflow.stateful",
+    "sliding_time": "headwater.dataflow.windowmakers",
     "window": "headwater.dataflow.stateful",
 }
 

@@ -32,6 +32,7 @@ from headwater.dataflow.function import raised
 from headwater.dataflow.types import StreamType
 from headwater.plan.state import scan_tag
 from headwater.query.sparktypes import MARK, spark_schema
+from headwater.query.statetext import state_text, state_value
 from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import JSON_TIMES
 from headwater.sql.schema import INT, Column, Schema
@@ -244,15 +245,15 @@ class _ScanWork:
         """Fold rows; return the new state as JSON, and the output rows."""
         rows.sort(key=self.order)
         state, out = fold_rows(
-            self.fold, json.loads(self.initial if stored is None else stored), rows, where=self.where
+            self.fold, state_value(self.initial if stored is None else stored), rows, where=self.where
         )
         try:
-            return json.dumps(state), out
+            return state_text(state), out
         except (TypeError, ValueError) as error:
             raise UserCodeError(
                 f"the state cannot be stored as JSON: {error}",
                 where=self.where,
-                hint="use numbers, text, lists and dicts in the state",
+                hint="use numbers, text, lists, dicts and values of rows in the state",
             ) from error
 
 
