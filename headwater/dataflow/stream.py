@@ -48,8 +48,8 @@ from headwater.dataflow.types import StreamType, is_time
 from headwater.dataflow.windowmakers import (
     ChopTime,
     Complete,
-    Counting,
     Maker,
+    RowWindows,
     SlidingTime,
     WindowMaker,
     has_map,
@@ -662,7 +662,7 @@ class Counted(ArgumentGuard):
             raise DataflowError(
                 f"window of {self.size} rows every {slide}", where=self._place_of("apply"), hint="1 <= slide <= size"
             )
-        return _applied(self, Counting(self.size, slide), function, schema, "count_window.apply")
+        return _applied(self, RowWindows(self.size, slide), function, schema, "count_window.apply")
 
 
 @dataclass(frozen=True)
@@ -697,7 +697,7 @@ class Windowed(ArgumentGuard):
 
 
 def _applied(
-    windows: Counted | Windowed, maker: Maker | Counting, function: Callable[..., Any], schema: str, method: str
+    windows: Counted | Windowed, maker: Maker | RowWindows, function: Callable[..., Any], schema: str, method: str
 ) -> Stream:
     """Return the output rows of a function of each window, after the keys."""
     where = windows._place_of("apply")
@@ -717,7 +717,7 @@ def _applied(
 
 def _rows_of_windows(
     windows: Counted | Windowed,
-    maker: Maker | Counting,
+    maker: Maker | RowWindows,
     item: Column,
     function: Callable[..., Any] | None,
     method: str,
@@ -753,7 +753,7 @@ def _rows_of_windows(
         case WindowMaker():
             rows = stream
             stream._function(maker.function, 2, method)
-        case Counting():
+        case RowWindows():
             rows = stream
     step, initial = step_of(maker, column)
     taken = {k.lower() for k in keys}

@@ -55,7 +55,7 @@ class SlidingTime:
 
 
 @dataclass(frozen=True)
-class Counting:
+class RowWindows:
     """Windows of a number of rows, a new one every ``slide`` rows."""
 
     size: int
@@ -89,7 +89,7 @@ def sliding_time(size: Duration) -> SlidingTime:
     return SlidingTime(size)
 
 
-def step_of(maker: Maker | Counting, column: str) -> tuple[WindowStep, Any]:
+def step_of(maker: Maker | RowWindows, column: str) -> tuple[WindowStep, Any]:
     """Return a maker's step and first state; ``column``: that of the time, or of a condition's value."""
     match maker:
         case WindowMaker(function, initial):
@@ -100,7 +100,7 @@ def step_of(maker: Maker | Counting, column: str) -> tuple[WindowStep, Any]:
             return _chop_time(column, _micros(size), empty), {"rows": [], "start": None}
         case SlidingTime(size):
             return _sliding_time(column, _micros(size)), {"rows": []}
-        case Counting(size, slide):
+        case RowWindows(size, slide):
             return _counting(size, slide), {"rows": []}
 
 

@@ -14,7 +14,7 @@ import headwater as hw
 from headwater.core.errors import DataflowError
 from headwater.dataflow.pairs import pair_fold, pairing
 from headwater.dataflow.stream import Stream
-from headwater.dataflow.windowmakers import Counting, Maker, step_of, window_fold
+from headwater.dataflow.windowmakers import Maker, RowWindows, step_of, window_fold
 from headwater.query.statetext import state_text, state_value
 
 BEGIN = datetime(2026, 1, 1)
@@ -30,7 +30,7 @@ def rows(gaps: list[int]) -> list[dict[str, Any]]:
     return found
 
 
-def windows(maker: Maker | Counting, column: str, given_: list[dict[str, Any]], cuts: list[int]) -> list[list[int]]:
+def windows(maker: Maker | RowWindows, column: str, given_: list[dict[str, Any]], cuts: list[int]) -> list[list[int]]:
     """Return the numbers of the rows of each window; at the cuts the state is written and read again."""
     step, state = step_of(maker, column)
     found: list[list[int]] = []
@@ -50,7 +50,7 @@ def test_windows_of_a_number_of_rows(gaps: list[int], cuts: list[int], size: int
     slide = data.draw(st.integers(1, size))
     numbers = [r["n"] for r in rows(gaps)]
     wanted = [numbers[i : i + size] for i in range(0, len(numbers) - size + 1, slide)]
-    assert windows(Counting(size, slide), "ts", rows(gaps), cuts) == wanted
+    assert windows(RowWindows(size, slide), "ts", rows(gaps), cuts) == wanted
 
 
 @given(STEPS, CUTS)
@@ -93,7 +93,7 @@ def test_a_function_may_change_its_rows() -> None:
             row["n"] += 100
             yield {"n": row["n"], "of": len(window)}
 
-    step, initial = step_of(Counting(2, 1), "ts")
+    step, initial = step_of(RowWindows(2, 1), "ts")
     fold, state = window_fold(step, ("last",), "rows", spoil), {"state": initial}
     found = []
     for row in rows([0, 1, 1]):
@@ -103,7 +103,7 @@ def test_a_function_may_change_its_rows() -> None:
 
 
 def test_an_output_row_is_a_dict() -> None:
-    step, initial = step_of(Counting(1, 1), "ts")
+    step, initial = step_of(RowWindows(1, 1), "ts")
     fold = window_fold(step, (), "rows", lambda window: window[0])
     with pytest.raises(TypeError, match="is given str as an output row"):
         fold({"state": initial}, rows([0])[0])
