@@ -113,9 +113,10 @@ def window_fold(
     """
 
     def fold(state: Any, row: WindowRow) -> tuple[Any, WindowRow | None]:
-        kept, windows = step(state["state"], row)
-        # Windows share their rows with the state: a function may change its own.
-        found = list(windows) if each is None else [_row(r) for w in windows for r in each([dict(r) for r in w])]
+        kept, closed = step(state["state"], row)
+        # Windows may share rows, and lists, with the state, which a function may change later.
+        windows = [[dict(r) for r in window] for window in closed]
+        found = windows if each is None else [_row(r) for window in windows for r in each(window)]
         return {"state": kept}, {**{k: row[k] for k in keys}, items: found} if found else None
 
     return fold

@@ -102,6 +102,22 @@ def test_a_function_may_change_its_rows() -> None:
     assert found == [None, [100, 101], [101, 102]]
 
 
+def test_a_maker_may_change_its_state_later() -> None:
+    def growing(state: list[Any], row: dict[str, Any]) -> Any:
+        state.append(row)
+        state[0]["seen"] = len(state)
+        return state, [state]
+
+    fold, state = window_fold(growing, (), "rows", None), {"state": []}
+    outputs = []
+    for row in rows([0, 1, 1]):
+        state, out = fold(state, row)
+        outputs.append(out)
+    assert [[(r["n"], r.get("seen")) for w in out["rows"] for r in w] for out in outputs if out] == [
+        [(0, 1)], [(0, 2), (1, None)], [(0, 3), (1, None), (2, None)]
+    ]  # fmt: skip
+
+
 def test_an_output_row_is_a_dict() -> None:
     step, initial = step_of(RowWindows(1, 1), "ts")
     fold = window_fold(step, (), "rows", lambda window: window[0])
