@@ -225,12 +225,13 @@ def _made(draw: Draw, part: Part) -> Part:
         hw.sliding_time("2 seconds"),
         hw.WindowMaker(rising, []),
     ]
-    keys, order = _keys(draw, part, "k"), ["ts", "id"]
+    keys, order, schema = _keys(draw, part, "k"), ["ts", "id"], "n bigint, first bigint, at timestamp"
+    if draw(st.booleans()):
+        return part.then(part.stream.count_window(4, 3, keys=keys, order_by=order).apply(ends, schema))
     windows = part.stream.windowed(draw(st.sampled_from(makers)), keys=keys, order_by=order)
     if draw(st.booleans()):
-        return part.then(windows.agg(n="count(*)", first="first(id)", mean="avg(v)", values="collect_list(v)"))
-    given = draw(st.sampled_from([windows, part.stream.count_window(4, 3, keys=keys, order_by=order)]))
-    return part.then(given.apply(ends, "n bigint, first bigint, at timestamp"))
+        return part.then(windows.apply(ends, schema))
+    return part.then(windows.agg(n="count(*)", first="first(id)", mean="avg(v)", values="collect_list(v)"))
 
 
 def _zipped(draw: Draw, part: Part) -> Part:
