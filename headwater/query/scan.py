@@ -145,20 +145,11 @@ def in_batch(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> Da
     def whole(group: pa.Table) -> pa.Table:
         import pyarrow as pa
 
-        rows = sorted((_naive(row) for row in group.to_pylist()), key=order_key(order))
+        rows = sorted(group.to_pylist(), key=order_key(order))
         _, out = fold_rows(function, json.loads(initial), rows, where=where)
         return pa.Table.from_pylist([{n: r.get(n) for n in names} for r in out], schema=arrow)
 
     return frame.groupBy(*grouped_by).applyInArrow(whole, target)
-
-
-def _naive(value: Any) -> Any:
-    """Return times as in PySpark's rows: in the session's zone, without a time zone."""
-    if isinstance(value, dict):
-        return {k: _naive(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_naive(v) for v in value]
-    return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
 
 
 def _without_all(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -238,8 +229,7 @@ class _ScanWork:
         if self._arrow is None:
             self._arrow = to_arrow_schema(spark_schema(giver.schema.columns), timezone="UTC")
         given = pa.RecordBatch.from_pylist([{c: r.get(c) for c in giver.columns} for r in rows], self._arrow)
-        taken = [_naive(row) for row in given.to_pylist()]
-        self.fresh += [r for r in taken if self.event_time is None or r[self.event_time] is not None]
+        self.fresh += [r for r in given.to_pylist() if self.event_time is None or r[self.event_time] is not None]
 
     def run(self, stored: str | None, rows: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
         """Fold rows; return the new state as JSON, and the output rows."""

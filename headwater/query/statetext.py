@@ -8,9 +8,19 @@ from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
+
+_UTC = ZoneInfo("UTC")
+
+
+def _time(text: str) -> datetime:
+    """Read a time; those of rows are in UTC, with Arrow's time zone."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo is None else time.astimezone(_UTC)
+
 
 _FORMS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
-    "__timestamp": (datetime, datetime.isoformat, datetime.fromisoformat),  # before date, which it extends
+    "__timestamp": (datetime, datetime.isoformat, _time),  # before date, which it extends
     "__date": (date, date.isoformat, date.fromisoformat),
     "__decimal": (Decimal, str, Decimal),
     "__binary": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
