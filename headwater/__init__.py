@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headwater.dataflow.stateful import session_window, window
     from headwater.dataflow.stream import Stream
     from headwater.dataflow.windowmakers import WindowMaker, chop_time, complete, sliding_time
+    from headwater.frames.job import from_pyspark, layer
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,8 @@ __all__ = [
     "chop_time",
     "complete",
     "flow",
+    "from_pyspark",
+    "layer",
     "session_window",
     "sliding_time",
     "window",
@@ -42,6 +45,8 @@ _HOMES = {
     "chop_time": "headwater.dataflow.windowmakers",
     "complete": "headwater.dataflow.windowmakers",
     "flow": "headwater.dataflow.builder",
+    "from_pyspark": "headwater.frames.job",
+    "layer": "headwater.frames.job",
     "session_window": "headwater.dataflow.stateful",
     "sliding_time": "headwater.dataflow.windowmakers",
     "window": "headwater.dataflow.stateful",

@@ -101,3 +101,15 @@ _.selectExpr
 _.printSchema
 _.dtypes
 _.toDF
+
+# PySpark calls its client by these names.
+_.is_closed
+_._set_relation_in_plan
+_._analyze
+_.execute_command
+_.run_id
+_.register_output
+_.register_flow
+_.register_auto_cdc_flow
+_.register_sql
+_.sql_text

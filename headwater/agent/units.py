@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
 _AGAIN_KEPT = 4  # files that ask for one more batch, kept because Spark may repeat it
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
+_LOG = logging.getLogger(__name__)
 
 
 class Units:
@@ -370,8 +372,13 @@ class Units:
             if self.endpoint.generation == self._generation:
                 return
             self._generation = self.endpoint.generation
-            self.save()
             for work in self.all():
+                try:
+                    self._save_running(work)
+                except OSError as error:  # a full disk; the query starts again all the same
+                    _LOG.warning(
+                        "%s: its totals are not saved, and go back to the last saved ones: %s", work.unit.id, error
+                    )
                 work.running = None
 
     def forget(self, unit: Unit) -> None:
@@ -580,8 +587,11 @@ class Units:
     def save(self) -> None:
         """Store the totals of all running units."""
         for work in self.all():
-            if work.running is not None and not work.finished:
-                self._save(work)
+            self._save_running(work)
+
+    def _save_running(self, work: Work) -> None:
+        if work.running is not None and not work.finished:
+            self._save(work)
 
     def _save(self, work: Work) -> None:
         assert work.running is not None

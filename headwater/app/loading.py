@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -11,9 +12,12 @@ from typing import Any
 
 from headwater.app.flowfile import executed, moved
 from headwater.core.errors import DataflowError, HeadwaterError
-from headwater.dataflow.builder import DataflowBuilder
+from headwater.dataflow.builder import DataflowBuilder, flow
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.graph import Dataflow
+
+_PYSPARK = re.compile(rb"\bSparkSession\b|\bpyspark\b.*\bpipelines\b")
+"""Text by which a file may be one for plain PySpark."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,9 @@ def load_dataflow(reference: str) -> LoadedDataflow:
     if path.suffix != ".py":
         raise DataflowError("neither Python nor JSON", where=file, hint="give flow.py, flow.py:name or flow.json")
     path = path.resolve()
-    with executed(path, shown=file) as module:
-        found = _found(module, name, shown=file)
+    with _plain_job(path) as finished, executed(path, shown=file) as module:
+        job = finished() if not name else None
+        found = job if job is not None else _found(module, name, shown=file)
         if not isinstance(found, (Dataflow, DataflowBuilder)) and callable(found):
             found = found()
         if isinstance(found, DataflowBuilder):
@@ -55,6 +60,28 @@ def load_dataflow(reference: str) -> LoadedDataflow:
                 hint="return hw.flow(...), or the value of its build()",
             )
     return LoadedDataflow(found, str(path), path.parent)
+
+
+@contextlib.contextmanager
+def _plain_job(path: Path) -> Iterator[Callable[[], DataflowBuilder | None]]:
+    """Let a file for plain PySpark have a SparkSession without a server; yield a function that returns its dataflow."""
+    try:
+        asks = _PYSPARK.search(path.read_bytes())
+    except OSError:
+        asks = None  # reading it again says why
+    if not asks:
+        yield lambda: None
+        return
+    from headwater.frames.session import flow_name, offline
+
+    job = flow(flow_name(path.stem, "job"))
+
+    def finished() -> DataflowBuilder | None:
+        session.pipeline.finish()
+        return job if job.has_sinks else None
+
+    with offline(job) as session:
+        yield finished
 
 
 def _has_name(reference: str) -> bool:

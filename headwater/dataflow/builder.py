@@ -77,6 +77,11 @@ class DataflowBuilder(habits.NameGuard):
         known = (*streams, *(s.operator.id for s in self._named.values()))
         return translate(parse_query(text, args or ()), text, find, known)
 
+    @property
+    def has_sinks(self) -> bool:
+        """Whether a stream of it was written."""
+        return bool(self._sinks)
+
     def build(self) -> Dataflow:
         """Validate the dataflow and return it."""
         found: dict[str, ops.Operator] = {}

@@ -40,7 +40,7 @@ class KeyRule(Rule):
             return value
         if is_column(value):
             with refused_argument(name):
-                return _key(column_tree(value))
+                return key_of(column_tree(value))
         if not isinstance(value, str):
             raise Refused(
                 f"{name} is {a_type(value)} where a key is wanted",
@@ -55,7 +55,8 @@ Keys = Annotated[
 ]
 
 
-def _key(node: SyntaxNode) -> Key:
+def key_of(node: SyntaxNode) -> Key:
+    """Return the key of a grouping that an expression is."""
     match node:
         case Name((name,)):
             return name

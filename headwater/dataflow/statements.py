@@ -9,17 +9,17 @@ from typing import TypeAlias
 
 from headwater.core.errors import DataflowError
 from headwater.dataflow import stateful
+from headwater.dataflow.joining import NO_TIME, ScopedStream, filtered, paired
 from headwater.dataflow.stream import Stream
 from headwater.dataflow.types import is_time
-from headwater.sql.columnnames import spark_name
+from headwater.sql.columnnames import free_name, spark_name
 from headwater.sql.expressions import check, check_aggregate, check_condition
 from headwater.sql.functions import GENERATORS
 from headwater.sql.grouping import WINDOWS, GroupedColumns, has_aggregate
-from headwater.sql.joinbounds import LEFT, RIGHT, JoinTerms, interval_text, join_terms
+from headwater.sql.joinbounds import interval_text
 from headwater.sql.lexer import quote_name, quoted
 from headwater.sql.printer import printed
 from headwater.sql.ranking import rank_bound, with_qualify
-from headwater.sql.rewrite import mapped
 from headwater.sql.schema import Schema, suggest
 from headwater.sql.scope import Scope, ScopeColumn, ScopeRelation, all_of, conjuncts, contains
 from headwater.sql.statement import (
@@ -35,16 +35,11 @@ from headwater.sql.statement import (
     StatementError,
     StreamRelation,
     UnionQuery,
+    UnknownStream,
     WithQuery,
     place_in,
 )
-from headwater.sql.syntax import Call, CaseWhen, Literal, Name, PredicateCall, Star, SyntaxNode
-
-_BOUND = "AND b.ts BETWEEN a.ts - INTERVAL 1 MINUTE AND a.ts + INTERVAL 1 MINUTE"
-_NO_TIME = (
-    'declare it where the stream is read, .with_watermark("ts", "10 seconds"), '
-    "or here: FROM readings WATERMARK ts DELAY OF INTERVAL 10 SECONDS"
-)
+from headwater.sql.syntax import Call, Literal, Name, Star, SyntaxNode
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +173,7 @@ class _Translator:
             if is_time(stream.schema.column(time.column).type):
                 return stream.drop_duplicates()
             columns = stream.columns
-            counted = stream.group_by(*columns).agg(**{_free("rows", columns): "count(*)"})
+            counted = stream.group_by(*columns).agg(**{free_name("rows", columns): "count(*)"})
             return counted.select(*map(quoted, columns))
 
     # ------------------------------------------------------------ FROM
@@ -229,9 +224,13 @@ class _Translator:
         stream = self._find(name)
         if stream is None:
             near = suggest(name, (*self._known, *views), kind="streams")
-            raise self._error(
-                at, f"there is no stream {name!r}", f'{near}; name one: .named("{name}"), or sql(text, {name}=stream)'
-            )  # fmt: skip
+            error = UnknownStream(
+                f"there is no stream {name!r}",
+                where=place_in(self._text, at),
+                hint=f'{near}; name one: .named("{name}"), or sql(text, {name}=stream)',
+            )
+            error.name = name.lower()
+            raise error
         return stream
 
     def _viewed(self, stream: Stream, scope: Scope, query: SelectQuery) -> tuple[Stream, Scope]:
@@ -246,79 +245,17 @@ class _Translator:
 
     # ------------------------------------------------------------ JOIN
 
-    def _join(self, source: JoinRelation, views: _Views, hint: PlaceHint) -> tuple[Stream, Scope]:
-        left, mine = self._relation(source.left, views, hint)
-        right, theirs = self._relation(source.right, views, hint)
-        at = source.on.at
-        times = []
-        for stream in (left, right):
-            if stream.shape.event_time is None:
-                raise self._error(source.at, "a stream of the join has no event time", _NO_TIME)
-            times.append(stream.shape.event_time.column)
-        with self._at(at):
-            terms, parts = _terms(source, mine, theirs, times)
-            by_window = not any(is_time(s.schema.column(t).type) for s, t in zip((left, right), times, strict=True))
-            if by_window and terms.earliest == terms.latest == "0 seconds":
-                terms.keys.insert(0, (times[0], times[1]))
-            if terms.earliest is None or terms.latest is None:
-                missing = "bound" if terms.earliest is terms.latest else "second bound"
-                if by_window:
-                    raise DataflowError(
-                        "the join of windows has no equal windows", hint="write ON a.window = b.window AND a.k = b.k"
-                    )
-                raise DataflowError(
-                    f"the join has no {missing} on the time between two rows, so they would stay in the state for ever",
-                    hint=_with_times(times, source.right.alias),
-                )
-            if not terms.keys:
-                raise DataflowError("the join has no equal columns", hint="write ON a.k = b.k " + _BOUND)
-            if source.how == "left" and (terms.left or terms.both):
-                raise DataflowError(
-                    "a condition of a LEFT JOIN is neither on its right stream, nor equal columns, nor a bound of time",
-                    hint="filter the left stream first: FROM (SELECT * FROM a WHERE ...) a LEFT JOIN b ON ...",
-                )
-        if terms.left:
-            left = self._where(left, Clause(all_of([parts[n] for n in terms.left]), at), mine.resolve)
-        if terms.right:
-            right = self._where(right, Clause(all_of([parts[n] for n in terms.right]), at), theirs.resolve)
-        with self._at(at):
-            copied = by_window and source.how == "left"
-            right, names = _renamed(left, right, terms, source.right.alias, copied=copied)
-            bounds = (terms.earliest, terms.latest)
-            keys = tuple(dict.fromkeys(k for k, _ in terms.keys))
-            joined = left.join(right, keys, between=None if by_window else bounds, how=source.how)
-        time = Name((names[times[1].lower()],))
-        keyed = {} if copied else {theirs_.lower(): mine_ for mine_, theirs_ in terms.keys}
-
-        def after(column: ScopeColumn) -> ScopeColumn:
-            def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
-                if not isinstance(node, Name) or node.parts[0].lower() in bound:
-                    return None
-                name = node.parts[0].lower()
-                key = Name((keyed[name], *node.parts[1:])) if name in keyed else None
-                if key is not None and source.how == "left":
-                    # Rows without a partner have no value of its key; a partner always has an event time.
-                    return CaseWhen(None, ((PredicateCall("IS NULL", True, time), key),), None)
-                return key or Name((names[name], *node.parts[1:]))
-
-            return replace(column, value=mapped(column.value, place))
-
-        moved = (replace(r, columns=tuple(map(after, r.columns))) for r in theirs.relations)
-        scope = Scope((*mine.relations, *moved))
-        if terms.both:
-            joined = self._where(joined, Clause(all_of([parts[n] for n in terms.both]), at), scope.resolve)
-        return joined, scope
+    def _join(self, source: JoinRelation, views: _Views, hint: PlaceHint) -> ScopedStream:
+        left = self._relation(source.left, views, hint)
+        right = self._relation(source.right, views, hint)
+        with self._at(source.on.at):
+            return paired(left, right, source.on.node, how=source.how, alias=source.right.alias)
 
     # ------------------------------------------------------------ SELECT
 
     def _where(self, stream: Stream, clause: Clause, resolve: Callable[[SyntaxNode], SyntaxNode]) -> Stream:
         with self._at(clause.at):
-            node = resolve(clause.node)
-            if has_aggregate(node):
-                raise DataflowError("WHERE has an aggregate", hint="filter groups by HAVING count(*) > 5")
-            if contains(node, RankCall):
-                raise DataflowError("WHERE has a rank", hint="write QUALIFY ROW_NUMBER() OVER (...) <= 10")
-            return stream.where(check_condition(printed(node), stream.schema).text)
+            return filtered(stream, resolve(clause.node))
 
     def _columns(self, query: SelectQuery, scope: Scope, stream: Stream) -> tuple[list[_Column], bool]:
         """Return the columns of the result, and whether there is a star, whose columns need no projection."""
@@ -370,7 +307,7 @@ class _Translator:
                         hint = "write explode(tags) AS tag, or LATERAL VIEW posexplode(tags) AS i, tag"
                         raise DataflowError(f"{call.name} is no column", hint=hint)
                     array = check(printed(call.arguments[0]), stream.schema).text
-                    name = _free(column.name, stream.columns)
+                    name = free_name(column.name, stream.columns)
                     stream = stream.explode(array, name, outer=call.name == "explode_outer")
                     column = replace(column, value=Name((name,)))
             found.append(column)
@@ -388,7 +325,7 @@ class _Translator:
                 grouping.group(clause.node, same)
         at = query.groups[0].at if query.groups else query.items[0].at
         if stream.shape.event_time is None:
-            raise self._error(at, "a group of a stream without event time never ends", _NO_TIME)
+            raise self._error(at, "a group of a stream without event time never ends", NO_TIME)
         time = stream.shape.event_time.column
         if grouping.window is None and time.lower() not in grouping.keys:
             raise self._error(
@@ -422,7 +359,7 @@ class _Translator:
                     raise DataflowError(f"{text} has no name", hint=f"write {text} AS result")
                 aggregates[name] = text
         with self._at(at):
-            counted = aggregates or {_free("rows", grouping.outputs): "count(*)"}
+            counted = aggregates or {free_name("rows", grouping.outputs): "count(*)"}
             stream = grouped.agg(**counted)
         if condition is not None and query.having is not None:
             stream = self._where(stream, replace(query.having, node=condition), lambda node: node)
@@ -473,7 +410,7 @@ class _Translator:
             )
         by = [_plain(key.value, "ORDER BY") for key in call.order]
         name = next((c.name for c in columns if c.value == call and c.name is not None), None)
-        name = _free(name or "rank", stream.columns)
+        name = free_name(name or "rank", stream.columns)
         stream = stream.top_k(most, by, per=per, rank=name, ties=call.name, ascending=not ways.pop())  # type: ignore[arg-type]
         rest = [part for part, bound in bounds if bound is None]
         if rest:
@@ -504,15 +441,6 @@ def _plain(node: SyntaxNode, clause: str) -> str:
     return node.parts[0]
 
 
-def _free(name: str, used: list[str]) -> str:
-    """Return the name, or one like it that is not in use."""
-    taken, found, number = {u.lower() for u in used}, name, 1
-    while found.lower() in taken:
-        number += 1
-        found = f"{name}_{number}"
-    return found
-
-
 def _window(call: Call, schema: Schema) -> stateful.TimeWindow | stateful.SessionWindow:
     """Return the window of a GROUP BY."""
     column, *spans = call.arguments or (Star(),)
@@ -534,54 +462,3 @@ def _window(call: Call, schema: Schema) -> stateful.TimeWindow | stateful.Sessio
             texts.append(interval_text(span))
     name = check(printed(column), schema).text
     return stateful.window(name, *texts) if call.name == "window" else stateful.session_window(name, *texts)
-
-
-def _terms(source: JoinRelation, mine: Scope, theirs: Scope, times: list[str]) -> tuple[JoinTerms, list[SyntaxNode]]:
-    """Sort the parts of a join's condition, whose names get the side of their column."""
-    both = Scope((*_sided(mine, LEFT).relations, *_sided(theirs, RIGHT).relations))
-    terms = join_terms(both.resolve(source.on.node), *times)
-    return terms, list(conjuncts(source.on.node))
-
-
-def _sided(scope: Scope, side: str) -> Scope:
-    def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
-        return Name((side, *node.parts)) if isinstance(node, Name) and node.parts[0].lower() not in bound else None
-
-    relations = tuple(
-        replace(r, columns=tuple(replace(c, value=mapped(c.value, place)) for c in r.columns)) for r in scope.relations
-    )
-    return Scope(relations)
-
-
-def _with_times(times: list[str], alias: str) -> str:
-    right = f"{alias or 'b'}.{quote_name(times[1])}"
-    left = f"a.{quote_name(times[0])}"
-    return f"add AND {right} BETWEEN {left} - INTERVAL 1 MINUTE AND {left} + INTERVAL 1 MINUTE to the ON of the join"
-
-
-def _renamed(
-    left: Stream, right: Stream, terms: JoinTerms, alias: str, *, copied: bool
-) -> tuple[Stream, dict[str, str]]:
-    """Give the right stream's keys the left names, and its other columns names that the left stream has not.
-
-    ``copied``: its keys are kept under other names too, which are NULL where a row has no partner.
-    """
-    keys = {theirs.lower(): mine for mine, theirs in terms.keys}
-    used = [*left.columns]
-    names: dict[str, str] = {}
-    pairs = [(theirs, mine) for mine, theirs in terms.keys]
-    for column in right.columns:
-        if column.lower() in keys and not copied:
-            names[column.lower()] = keys[column.lower()]
-            continue
-        name = (
-            column if column.lower() not in {u.lower() for u in used} else _free(f"{alias or 'right'}_{column}", used)
-        )
-        used.append(name)
-        names[column.lower()] = name
-        pairs.append((column, name))
-    if all(a.lower() == b.lower() for a, b in pairs):
-        return right, names
-    order = {c.lower(): n for n, c in enumerate(right.columns)}
-    pairs.sort(key=lambda pair: order[pair[0].lower()])
-    return right.select(*(f"{quoted(a)} AS {quoted(b)}" for a, b in pairs)), names

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -56,7 +56,7 @@ from headwater.dataflow.windowmakers import (
     step_of,
     window_fold,
 )
-from headwater.sql.columnnames import spark_name
+from headwater.sql.columnnames import free_name, spark_name
 from headwater.sql.expressions import check_condition, parse_projection
 from headwater.sql.generators import ArrayRows, exploded_of
 from headwater.sql.lexer import quoted
@@ -430,7 +430,7 @@ class Stream(habits.NameGuard):
             raise DataflowError(
                 f"rows of {len(self.columns)} columns are too wide", where=where, hint="select fewer columns before it"
             )
-        rows, item, place = (_free(name, names) for name in ("best", "item", "position"))
+        rows, item, place = (free_name(name, names) for name in ("best", "item", "position"))
         found = self.group_by(*keys).agg(**{rows: best})
         windows = [c for c in found.columns[:-1] if c.lower() not in names]
         if ties == "row_number":
@@ -736,7 +736,7 @@ def _rows_of_windows(
             where=where,
             hint="select the other columns before it, or map_entries(...)",
         )
-    column = _free("closes", names)
+    column = free_name("closes", names)
     match maker:
         case Complete(until):
             check_condition(until, stream.schema, where=where)
@@ -757,7 +757,7 @@ def _rows_of_windows(
             rows = stream
     step, initial = step_of(maker, column)
     taken = {k.lower() for k in keys}
-    many, one = _free("windows", taken), _free(item.name, taken)
+    many, one = free_name("windows", taken), free_name(item.name, taken)
     # Open windows have the columns of the stream: with others the state is another one.
     state = {"state": initial, "rows of": {stream.schema.text: None}}
     out = Schema((*(stream.schema.column(k) for k in keys), Column(many, ArrayType(item.type))))
@@ -884,13 +884,6 @@ class WrittenStream(ArgumentGuard):
 
 def _tuple(columns: Columns) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
-
-
-def _free(name: str, taken: Container[str]) -> str:
-    """Return a name that no column has; ``taken`` are their names in lower case."""
-    while name in taken:
-        name += "_"
-    return name
 
 
 def _aggregates(

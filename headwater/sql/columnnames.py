@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headwater.sql.syntax import Call, Name, Star, SyntaxNode
 
 _AGGREGATES = """
@@ -23,3 +25,12 @@ def spark_name(node: SyntaxNode) -> str | None:
                 names = (a.parts[0] for a in arguments if isinstance(a, Name))
                 return f"{_SAME.get(called, called)}({', '.join(names)})"
     return None
+
+
+def free_name(name: str, used: Iterable[str]) -> str:
+    """Return the name, or one like it that is not in use."""
+    taken, found, number = {u.lower() for u in used}, name, 1
+    while found.lower() in taken:
+        number += 1
+        found = f"{name}_{number}"
+    return found

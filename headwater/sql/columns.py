@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from headwater.core.errors import DataflowError
 from headwater.core.text import cut, shown
@@ -104,16 +104,6 @@ def column_text(column: Any, *, alias: bool = True) -> str:
 
 def column_tree(column: Any) -> SyntaxNode:
     """Return the syntax tree of a Column: an expression, its alias included."""
-    try:
-        node = _tree(column)
-    except RecursionError:
-        raise too_deep() from None
-    if node.depth > MAX_DEPTH:
-        raise too_deep()
-    return node
-
-
-def _tree(column: Any) -> SyntaxNode:
     to_plan: Callable[[None], Message] | None = getattr(type(column), "to_plan", None) and column.to_plan
     if to_plan is None:
         raise DataflowError(
@@ -122,16 +112,30 @@ def _tree(column: Any) -> SyntaxNode:
         )
     try:
         message = to_plan(None)
+    except RecursionError:
+        raise too_deep() from None
     except AttributeError:  # a part that a session has to register first
         raise DataflowError("a Column that needs a Spark session", hint="write the expression as text") from None
-    return _Reader(_lambda_names(message)).item(message)
+    return expression_tree(message)
+
+
+def expression_tree(message: Message, place: Place | None = None) -> SyntaxNode:
+    """Return the syntax tree of an expression of the protocol; ``place`` is asked first for each part of it."""
+    try:
+        node = ExpressionMessages(_lambda_names(message), place).item(message)
+    except RecursionError:
+        raise too_deep() from None
+    if node.depth > MAX_DEPTH:
+        raise too_deep()
+    return node
 
 
 @dataclass(frozen=True)
-class _Reader:
+class ExpressionMessages:
     """Reads messages; ``variables`` has the name of each lambda variable."""
 
     variables: Mapping[str, str]
+    place: Place | None = None
 
     def item(self, message: Message) -> SyntaxNode:
         """Read an expression that may have an alias."""
@@ -152,6 +156,10 @@ class _Reader:
         return node.value if isinstance(node, Alias) else node
 
     def read(self, message: Message) -> SyntaxNode:
+        """Read an expression without an alias."""
+        placed = self.place(message, self) if self.place is not None else None
+        if placed is not None:
+            return placed
         kind, part = _chosen(message, "expr_type")
         match kind:
             case "literal":
@@ -212,6 +220,8 @@ class _Reader:
                 return PredicateCall(_MATCHES[operator], False, subject, (pattern,))
             case (("like" | "ilike"), (subject, pattern, Literal(value=str() as escape))):
                 return PredicateCall(_MATCHES[name], False, subject, (pattern,), escape)
+            case ("count", (Literal(value=int()),)):
+                return Call("count", (Star(),))  # PySpark's own spelling of count(*)
             case ("when", _):
                 branches = tuple(zip(arguments[0::2], arguments[1::2], strict=False))
                 return CaseWhen(None, branches, arguments[-1] if len(arguments) % 2 else None)
@@ -223,6 +233,10 @@ class _Reader:
         known = message.WhichOneof("cast_to_type") == "type"
         wanted = _type(message.type) if known else DataType.parse(message.type_str)
         return Cast(self.value(message.expr), wanted, message.eval_mode == 3)
+
+
+Place: TypeAlias = Callable[[Message, ExpressionMessages], SyntaxNode | None]
+"""Returns the tree of a part of an expression, or None for those that are read as usual."""
 
 
 def _given(name: str, arguments: tuple[SyntaxNode, ...]) -> tuple[SyntaxNode, ...]:

@@ -57,6 +57,7 @@ from headwater.sql.syntax import (
     Lambda,
     Literal,
     Name,
+    OrderKey,
     PredicateCall,
     Star,
     Subscript,
@@ -70,8 +71,9 @@ Place = Choice["scalar", "outside", "inside"]
 _KEEPS_NULLS = frozenset(["first", "first_value", "last", "last_value", "any_value"])
 DISTINCT = ("count", "sum", "avg", "mean", "min", "max")
 """Aggregates that take DISTINCT."""
+_LISTS = ("listagg", "string_agg")
 _KNOWN = (*SCALARS, *VOLATILE, *special.RULES)
-_KNOWN_AGGREGATES = (*AGGREGATES, *special.AGGREGATE_RULES)
+_KNOWN_AGGREGATES = (*AGGREGATES, *special.AGGREGATE_RULES, *special.ORDERED)
 
 
 class Inference:
@@ -263,9 +265,9 @@ class Inference:
 
     def _unknown_call(self, node: Call) -> Call:
         """Return a call whose type the user declares by a cast; an aggregate if aggregates are allowed."""
-        if node.distinct or node.filter is not None or node.ignore_nulls:
+        if node.distinct or node.filter is not None or node.ignore_nulls or node.order:
             raise DataflowError(
-                f"there is no DISTINCT, FILTER or IGNORE NULLS for {node.name}, which Headwater does not know",
+                f"there is no DISTINCT, FILTER, IGNORE NULLS or WITHIN GROUP for {node.name}, an unknown function",
                 hint="use CASE WHEN in its argument, or aggregate collect_set(v) and compute over the array",
             )
         nested = any(isinstance(n, Call) and n.name in _KNOWN_AGGREGATES for n in _below(node))
@@ -305,9 +307,10 @@ class Inference:
             near = f"{near}? " if near.startswith("did") else ""
             hint = f"{near}for any other function of Spark, cast its result: CAST({name}(...) AS double)"
             raise DataflowError(f"{name!r} is a function that Headwater does not know", hint=hint)
-        if node.distinct or node.filter is not None or node.ignore_nulls:
+        if node.distinct or node.filter is not None or node.ignore_nulls or node.order:
             raise DataflowError(
-                f"{name} is not an aggregate: it takes no DISTINCT, FILTER or IGNORE NULLS", hint="use CASE WHEN"
+                f"{name} is not an aggregate: it takes no DISTINCT, FILTER, IGNORE NULLS or WITHIN GROUP",
+                hint="use CASE WHEN",
             )
         if name in VOLATILE and not (name in SCALARS and node.arguments):
             self.volatile.add(name)
@@ -383,6 +386,40 @@ class Inference:
             if node.name in ("avg", "mean") and isinstance(value.type, DecimalType):
                 raise DataflowError(f"{value.shown}; its average is rounded otherwise", hint="cast it to double")
 
+    def _ordered(self, node: Call) -> Typed:
+        """Return the call of an aggregate with WITHIN GROUP."""
+        name = node.name
+        if name in _LISTS:
+            typed = self._typed_call(replace(node, order=()))
+            called = typed.node
+            assert isinstance(called, Call)
+            keys = [OrderKey(self._order_key(k), k.descending) for k in node.order]
+            if all(key.value != called.arguments[0] for key in keys):  # else the order of equal keys is that of arrival
+                keys.append(OrderKey(called.arguments[0], False))
+            return Typed(replace(called, order=tuple(keys)), typed.type)
+        plain = special.ORDERED.get(name)
+        if plain is None:
+            raise DataflowError(
+                f"{name} takes no WITHIN GROUP", hint="those that do: " + ", ".join((*_LISTS, *special.ORDERED))
+            )
+        if len(node.order) != 1:
+            raise DataflowError(
+                f"{name} needs one value in WITHIN GROUP",
+                hint=f"write {name}(0.5) WITHIN GROUP (ORDER BY v)",
+            )
+        (key,) = node.order
+        typed = self._typed_call(Call(plain, (key.value, *node.arguments)))
+        called = typed.node
+        assert isinstance(called, Call)
+        value, *arguments = called.arguments
+        return Typed(Call(name, tuple(arguments), order=(OrderKey(value, key.descending),)), typed.type)
+
+    def _order_key(self, key: OrderKey) -> SyntaxNode:
+        value = self.walk(key.value)
+        if not is_orderable(value.type):
+            raise DataflowError(f"{value.shown}, which has no order", hint="order by a number, text or time")
+        return value.node
+
     def _aggregate(self, node: Call) -> Typed:
         name = node.name
         if self._place == "scalar":
@@ -398,14 +435,18 @@ class Inference:
             raise DataflowError(f"{name} takes no IGNORE NULLS", hint="leave it out: NULLs are ignored anyway")
         self._place = "inside"
         try:
-            typed = self._typed_call(node)
+            typed = self._ordered(node) if node.order or name in special.ORDERED else self._typed_call(node)
             condition = self.walk(node.filter) if node.filter is not None else None
         finally:
             self._place = "outside"
         self.aggregates.add(name)
         if condition is not None:
             require_condition(condition, "FILTER")
-        resolved = replace(node, arguments=typed.node.children, filter=condition.node if condition else None)
+        called = typed.node
+        assert isinstance(called, Call)
+        resolved = replace(
+            node, arguments=called.arguments, order=called.order, filter=condition.node if condition else None
+        )
         return Typed(resolved, typed.type)
 
 

@@ -21,6 +21,7 @@ from headwater.sql.syntax import (
     Field,
     Lambda,
     Name,
+    OrderKey,
     PredicateCall,
     Star,
     Subscript,
@@ -270,8 +271,12 @@ class ExpressionReader(TokenReader):
             distinct = self._next().upper == "DISTINCT"
         arguments = () if self._take(")") else self._list(named=name == "struct", star=name == "count")
         condition, ignore_nulls = None, False
+        order: tuple[OrderKey, ...] = ()
         if self._peek().upper == "WITHIN" and self._peek(1).upper == "GROUP":
-            raise self._unexpected(self._peek(), "no WITHIN GROUP", "use percentile_approx(value, 0.5)")
+            self.position += 2
+            self._expect("(")
+            order = self._order_keys()
+            self._expect(")")
         if self._peek().upper == "FILTER" and self._peek(1).text == "(":
             self.position += 2
             self._expect_word("WHERE")
@@ -280,10 +285,27 @@ class ExpressionReader(TokenReader):
         if self._peek().upper in ("IGNORE", "RESPECT") and self._peek(1).upper == "NULLS":
             ignore_nulls = self._next().upper == "IGNORE"
             self.position += 1
-        call = Call(name, arguments, distinct, condition, ignore_nulls)
+        call = Call(name, arguments, distinct, condition, ignore_nulls, order)
         if self._peek().upper == "OVER" and self._peek(1).kind in ("symbol", "word", "quoted"):
             return self._over(call)
         return call
+
+    def _order_keys(self) -> tuple[OrderKey, ...]:
+        """Read ``ORDER BY value [ASC | DESC], ...``."""
+        self._expect_word("ORDER")
+        self._expect_word("BY")
+        found: list[OrderKey] = []
+        while not found or self._take(","):
+            value = self.expression()
+            descending = self._peek().upper == "DESC"
+            if self._peek().upper in ("ASC", "DESC"):
+                self.position += 1
+            if self._peek().upper == "NULLS":
+                raise self._unexpected(
+                    self._peek(), "no NULLS FIRST or LAST", "as in Spark, NULLs are the lowest values"
+                )
+            found.append(OrderKey(value, descending))
+        return tuple(found)
 
     def _over(self, call: Call) -> SyntaxNode:
         """Read the OVER after a call."""

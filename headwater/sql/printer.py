@@ -190,6 +190,9 @@ class _Printer:
             arguments[0] = word.upper()
         distinct = "DISTINCT " if node.distinct else ""
         text = f"{self.function(node.name)}({distinct}{', '.join(arguments)})"
+        if node.order:
+            keys = (f"{self.text(k.value)}{' DESC' if k.descending else ''}" for k in node.order)
+            text += f" WITHIN GROUP (ORDER BY {', '.join(keys)})"
         if node.filter is not None:
             text += f" FILTER (WHERE {self.text(node.filter)})"
         return text + (" IGNORE NULLS" if node.ignore_nulls else "")

@@ -13,12 +13,12 @@ from headwater.sql.inference import Inference
 from headwater.sql.lexer import quote_name, quote_string, quoted
 from headwater.sql.parser import parse
 from headwater.sql.schema import Column, DataType, Schema
-from headwater.sql.special import AGGREGATE_RULES
+from headwater.sql.special import AGGREGATE_RULES, ORDERED
 from headwater.sql.syntax import Call, Field, Lambda, Name, Star, SyntaxNode
 
 ROW_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last", "collect_list")
 """Aggregates over windows of rows."""
-_AGGREGATES = frozenset([*AGGREGATES, *AGGREGATE_RULES])
+_AGGREGATES = frozenset([*AGGREGATES, *AGGREGATE_RULES, *ORDERED])
 
 
 def is_aggregate(node: SyntaxNode) -> bool:

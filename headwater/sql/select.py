@@ -20,7 +20,6 @@ from headwater.sql.statement import (
     Clause,
     ExplodeView,
     JoinRelation,
-    OrderKey,
     PlaceHint,
     Query,
     QueryRelation,
@@ -388,26 +387,12 @@ class _StatementReader(ExpressionReader):
         if not self._take("("):
             raise self._refused(self._peek(), "WINDOW")
         partition: list[SyntaxNode] = []
-        order: list[OrderKey] = []
         if self._take_word("PARTITION"):
             self._expect_word("BY")
             partition.append(self.expression())
             while self._take(","):
                 partition.append(self.expression())
-        if self._take_word("ORDER"):
-            self._expect_word("BY")
-            while True:
-                value = self.expression()
-                descending = self._take_word("DESC")
-                if not descending:
-                    self._take_word("ASC")
-                if self._peek().upper == "NULLS":
-                    raise self._unexpected(
-                        self._peek(), "no NULLS FIRST or LAST", "as in Spark, NULLs are the lowest values"
-                    )
-                order.append(OrderKey(value, descending))
-                if not self._take(","):
-                    break
+        order = self._order_keys() if self._peek().upper == "ORDER" else ()
         if self._peek().upper in ("ROWS", "RANGE"):
             raise self._error(
                 self._peek(), "a frame of rows does not run on a stream",
@@ -419,7 +404,7 @@ class _StatementReader(ExpressionReader):
                 self._peek(), f"{call.name}(...) OVER does not run on a stream: a value needs rows that may still come",
                 "group by window(ts, '1 hour') and aggregate, or use .scan(...) on the stream",
             )  # fmt: skip
-        return RankCall(call.name, tuple(partition), tuple(order))
+        return RankCall(call.name, tuple(partition), order)
 
     def _primary(self) -> SyntaxNode:
         token = self._peek()

@@ -364,3 +364,5 @@ AGGREGATE_RULES: dict[str, Rule] = {
     **dict.fromkeys(("percentile_approx", "approx_percentile"), _percentile_approx),
     "count": _count,
 }
+ORDERED = dict.fromkeys(("percentile_cont", "percentile_disc"), "percentile")
+"""Aggregates that need WITHIN GROUP, and those of the same type without it."""

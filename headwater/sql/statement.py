@@ -6,19 +6,17 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from headwater.core.errors import DataflowError
-from headwater.sql.syntax import SyntaxNode
+from headwater.sql.syntax import OrderKey, SyntaxNode
 
 
 class StatementError(DataflowError):
     """An error of a SQL statement; ``where`` is the position in its text."""
 
 
-@dataclass(frozen=True)
-class OrderKey(SyntaxNode):
-    """``value [ASC | DESC]`` of an ORDER BY."""
+class UnknownStream(StatementError):
+    """A query reads a stream that does not exist, or not yet; ``name`` is its name."""
 
-    value: SyntaxNode
-    descending: bool
+    name = ""
 
 
 @dataclass(frozen=True)

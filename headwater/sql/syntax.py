@@ -150,11 +150,20 @@ class Alias(SyntaxNode):
 
 
 @dataclass(frozen=True)
+class OrderKey(SyntaxNode):
+    """``value [ASC | DESC]`` of an ORDER BY."""
+
+    value: SyntaxNode
+    descending: bool
+
+
+@dataclass(frozen=True)
 class Call(SyntaxNode):
-    """A function with its arguments; the last three are only for aggregates."""
+    """A function with its arguments; the last four are only for aggregates, ``order`` is that of WITHIN GROUP."""
 
     name: str
     arguments: tuple[SyntaxNode, ...]
     distinct: bool = False
     filter: SyntaxNode | None = None
     ignore_nulls: bool = False
+    order: tuple[OrderKey, ...] = ()

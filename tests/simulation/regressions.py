@@ -68,4 +68,14 @@ REGRESSIONS: Mapping[str, History] = {
             Step("edit", (FUSE_COUNT_AND_PASS,), 15.0),
         )
     ),
+    "Spark ends while its zone's disk is full": History(
+        (
+            Step("start", (), 1.0),
+            Step("kill", ("spark E1",), 0.0),
+            Step("slow", (0.5, 25.0), 1.0),
+            Step("full", ("E1", 3), 4.0),
+            Step("clock", ("C1", 3600.0), 15.0),
+        ),
+        12990,
+    ),
 }

@@ -41,7 +41,7 @@ def fold(state: Any, row: dict[str, Any]) -> Any:
 
 def test_public_names() -> None:
     names = ["Continuum", "Dataflow", "HeadwaterError", "Stream", "WindowMaker", "chop_time", "complete", "flow",
-             "session_window", "sliding_time", "window"]  # fmt: skip
+             "from_pyspark", "layer", "session_window", "sliding_time", "window"]  # fmt: skip
     assert sorted(hw.__all__) == names
     assert all(getattr(hw, name) is not None for name in names)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

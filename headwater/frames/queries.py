@@ -1,0 +1,92 @@
+"""Translate streaming queries, the commands of PySpark's ``writeStream ... .start()``, to sinks."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from typing import Any
+
+from headwater.core.errors import DataflowError
+from headwater.core.text import shown
+from headwater.dataflow.stream import Stream, WrittenStream
+from headwater.frames.functions import on_frame
+
+Message = Any
+"""A message of Spark Connect's protocol: ``spark.connect.WriteStreamOperationStart``."""
+
+_OURS = ("checkpointLocation", "checkpointlocation", "path", "truncate", "numRows", "numrows")
+"""Options that a deployment does not need: it keeps checkpoints of its own."""
+
+
+def written(stream: Stream, command: Message) -> WrittenStream:
+    """Add the sink of a query to the dataflow; its trigger is an option of ``headwater run``."""
+    where = f"writeStream ({command.format or 'no format'})"
+    if command.output_mode.lower() not in ("", "append"):
+        raise DataflowError(
+            f"output mode {shown(command.output_mode)}",
+            where=where,
+            hint="leave it out: a window's row is written once, when the watermark has passed its end",
+        )
+    if command.partitioning_column_names or command.clustering_column_names or command.table_name:
+        raise DataflowError(
+            "a table, or partitions of files by column",
+            where=where,
+            hint='write files, .format("parquet").start("out"), for each .where(...) of their own',
+        )
+    if command.HasField("foreach_writer"):
+        raise DataflowError(
+            "foreach calls Python for every row", where=where, hint="write .foreachBatch(function): it gets a DataFrame"
+        )
+    if command.HasField("foreach_batch"):
+        return _called(stream, command)
+    options = {k: v for k, v in command.options.items() if k not in _OURS}
+    found = _sink(stream, command, options, where)
+    if options:
+        raise DataflowError(
+            f"options {', '.join(sorted(options))}", where=where, hint="leave them out: this sink has no such options"
+        )
+    return found.named(command.query_name) if command.query_name else found
+
+
+def _called(stream: Stream, command: Message) -> WrittenStream:
+    # PySpark has pickled the function of this very process a moment ago.
+    function = pickle.loads(command.foreach_batch.python_function.command)
+    run: Any = functools.partial(on_frame, function)
+    run.__qualname__ = getattr(function, "__name__", "function")
+    found = stream.write.for_each_batch(run)
+    return found.named(command.query_name) if command.query_name else found
+
+
+def _sink(stream: Stream, command: Message, options: dict[str, str], where: str) -> WrittenStream:
+    """Write to the sink, and take the options that it knows."""
+    path = command.path or command.options.get("path", "")
+    match command.format:
+        case "csv" | "json" | "parquet" as kind:
+            if not path:
+                raise DataflowError("no path", where=where, hint='give one: .start("out")')
+            if kind == "csv" and options.pop("header", "").lower() != "true":
+                raise DataflowError(
+                    "CSV files without a header", where=where, hint='add .option("header", True), or write JSON'
+                )
+            return stream.write.files(path, format=kind)
+        case "console" | "noop" | "":
+            if command.format != "console":
+                raise DataflowError("no format", where=where, hint='give one: .format("parquet")')
+            return stream.write.console()
+        case "memory":
+            return stream.write.memory(command.query_name or "memory")
+        case "kafka":
+            servers, topic = options.pop("kafka.bootstrap.servers", ""), options.pop("topic", "")
+            if "value" not in {c.lower() for c in stream.columns} or not servers or not topic:
+                raise DataflowError(
+                    "a Kafka sink needs its servers, a topic and a column named value",
+                    where=where,
+                    hint='add .option("topic", "t"), .option("kafka.bootstrap.servers", "b:9092"), and a text as value',
+                )
+            key = "key" if "key" in {c.lower() for c in stream.columns} else None
+            return stream.write.kafka(servers, topic, key=key, value="value")
+    raise DataflowError(
+        f"format {shown(command.format)} is no sink of a dataflow",
+        where=where,
+        hint="the formats are csv, json, parquet, console, memory and kafka",
+    )

@@ -1,0 +1,227 @@
+"""Jobs written for plain Spark give the same rows under plain Spark and under Headwater over three zones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
+
+import headwater as hw
+from headwater.app.local import LocalRun
+from headwater.continuum.model import Continuum
+from headwater.disk.settings import UnitSettings
+from headwater.plan.build import build
+from headwater.spark.endpoint import LocalEndpoint
+from headwater.testing.compare import compare
+
+ZONES = Continuum.from_text("""
+name: plant
+layers: [edge, site, cloud]
+zones:
+  C1: {layer: cloud}
+  S1: {layer: site, parent: C1}
+  E1: {layer: edge, parent: S1, locations: [L1]}
+  E2: {layer: edge, parent: S1, locations: [L2]}
+""")
+NAMED_SOURCES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+"""A setting of Headwater's own sessions; the sources of plain jobs have no names."""
+START = datetime(2026, 1, 1, 8, tzinfo=UTC)
+END = "end of the test"
+"""A device whose only row moves the watermark past all other rows; plain Spark keeps its windows open."""
+SCHEMA = StructType(
+    [
+        StructField("device", StringType()),
+        StructField("time", TimestampType()),
+        StructField("signal", DoubleType()),
+        StructField("words", StringType()),
+    ]
+)
+
+
+def rows(location: str) -> Iterator[dict[str, Any]]:
+    for n in range(60):
+        time = START + timedelta(minutes=(n * 7) % 180, seconds=n)
+        yield {
+            "device": f"{location}-{n % 4}",
+            "time": time.isoformat(),
+            "signal": None if n % 11 == 0 else n * 1.5 - 20,
+            "words": ["the cat", "a dog and the cat", "", "owl"][n % 4],
+        }
+        if n % 9 == 0:
+            yield {"device": f"{location}-{n % 4}", "time": time.isoformat(), "signal": 3.0, "words": "the cat"}
+
+
+def devices(spark: Any, path: str) -> Any:
+    return spark.readStream.schema(SCHEMA).json(path)
+
+
+def start(frame: Any, out: str) -> None:
+    """Write as a job of Spark's guide does."""
+    query = (
+        frame.writeStream.format("parquet")
+        .outputMode("append")
+        .option("checkpointLocation", f"{out}-checkpoint")
+        .trigger(availableNow=True)
+        .start(out)
+    )
+    query.awaitTermination()
+
+
+def strong_signals(spark: Any, path: str, out: str) -> None:
+    df = devices(spark, path)
+    start(df.where("signal > 10").select("device", (F.col("signal") / 2).alias("half"), df.time), out)
+
+
+def windowed_word_count(spark: Any, path: str, out: str) -> None:
+    lines = hw.layer(devices(spark, path), "cloud")
+    words = lines.select(F.explode(F.split(lines.words, " ")).alias("word"), lines.time.alias("timestamp"), "device")
+    counts = (
+        words.withWatermark("timestamp", "10 minutes")
+        .groupBy(F.window("timestamp", "10 minutes", "5 minutes"), "word")
+        .count()
+    )
+    start(counts, out)
+
+
+def without_duplicates(spark: Any, path: str, out: str) -> None:
+    df = devices(spark, path).withWatermark("time", "4 hours")
+    unique = hw.layer(df, "site").dropDuplicatesWithinWatermark(["device", "time"])
+    start(unique.select("device", "time"), out)
+
+
+def sessions(spark: Any, path: str, out: str) -> None:
+    df = hw.layer(devices(spark, path).withWatermark("time", "10 minutes"), "cloud")
+    found = df.groupBy("device", F.session_window("time", "5 minutes")).agg(
+        F.count("*").alias("events"), F.max("signal")
+    )
+    start(found.withColumnRenamed("max(signal)", "highest").drop("nosuch"), out)
+
+
+def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow.compute as pc
+
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays(
+            [batch.column("device"), pc.multiply(batch.column("signal"), 2.0)], names=["device", "twice"]
+        )
+
+
+def functions_over_batches(spark: Any, path: str, out: str) -> None:
+    df = devices(spark, path).withColumn("kind", F.when(F.col("signal") > 30, "high").otherwise("low"))
+    high = df.filter(F.col("kind") == "high").select("device", "signal")
+    low = df.filter(~(F.col("kind") == "high")).selectExpr("device", "signal - 1 AS signal")
+    start(high.union(low).mapInArrow(doubled, "device string, twice double"), out)
+
+
+def impressions_and_clicks(spark: Any, path: str, out: str) -> None:
+    df = devices(spark, path)
+    impressions = df.where("signal < 30").withWatermark("time", "10 minutes").alias("i")
+    clicks = df.selectExpr("device AS clicked", "time AS click_time", "signal AS strength", "words")
+    clicks = hw.layer(clicks.where("strength > 10").withWatermark("click_time", "20 minutes"), "cloud")
+    within = F.expr("click_time >= i.time AND click_time <= i.time + INTERVAL 30 MINUTES")
+    joined = hw.layer(impressions, "cloud").join(clicks, (F.col("device") == clicks.clicked) & within, "leftOuter")
+    start(joined.drop(clicks.words).select("device", "time", "words", "click_time", "strength", "clicked"), out)
+
+
+def evenings(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        frame["until"] = frame["time"].dt.ceil("h")
+        yield frame[["until", "device", "fahrenheit", "about"]]
+
+
+def python_functions(spark: Any, path: str, out: str) -> None:
+    @F.udf("struct<kind: string, letters: int>")
+    def described(device, words):  # type: ignore[no-untyped-def]
+        return device.split("-")[0], len(words or "")
+
+    @F.pandas_udf("double")  # type: ignore[untyped-decorator]
+    def fahrenheit(celsius: pd.Series) -> pd.Series:
+        return celsius * 9 / 5 + 32
+
+    df = devices(spark, path).where(fahrenheit(F.col("signal") + 1) > 40)
+    df = df.withColumn("about", described("device", "words")).select("*", fahrenheit("signal").alias("fahrenheit"))
+    df = df.withColumn("about", F.concat_ws(":", "about.kind", F.col("about.letters").cast("string")))
+    start(df.mapInPandas(evenings, "until timestamp, device string, fahrenheit double, about string"), out)
+
+
+def statements(spark: Any, path: str, out: str) -> None:
+    updates = hw.layer(devices(spark, path).withWatermark("time", "10 minutes"), "site")
+    updates.createOrReplaceTempView("updates")
+    windows = spark.sql(
+        """
+        SELECT window, device, avg(signal) AS mean, count(*) AS n FROM updates
+        WHERE signal > :low GROUP BY window(time, '20 minutes'), device""",
+        args={"low": -5.5},
+    )
+    start(spark.sql("SELECT window.start AS begin, device, mean FROM {w} WHERE n > 1", w=windows), out)
+
+
+def batches_of_a_query(spark: Any, path: str, out: str) -> None:
+    def save(frame: Any, number: int) -> None:
+        doubled = frame.selectExpr("device", "signal * 2 AS twice")
+        doubled.write.mode("overwrite").parquet(f"{out}/batch={number}")
+
+    df = devices(spark, path).where("signal > 20")
+    query = (
+        df.writeStream.foreachBatch(save).option("checkpointLocation", f"{out}-checkpoint")
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+
+
+JOBS = [
+    strong_signals, windowed_word_count, without_duplicates, sessions, functions_over_batches, impressions_and_clicks,
+    python_functions, statements,
+]  # fmt: skip
+
+
+def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    """All jobs run in one deployment; a job of ``foreachBatch`` writes its files itself."""
+    for location in ("L1", "L2"):
+        place = tmp_path / "in" / location
+        place.mkdir(parents=True)
+        last = {"device": END, "time": "2026-06-01T00:00:00+00:00", "signal": 99.0, "words": END.replace(" ", "-")}
+        for number, part in enumerate((list(rows(location)), [last])):
+            (place / f"{number}.json").write_text("\n".join(map(json.dumps, part)))
+
+    def jobs(spark: Any, path: str, out: Path) -> None:
+        for job in JOBS:
+            job(spark, path, f"{out}/{job.__name__}")
+        batches_of_a_query(spark, path, f"{out}/batches_of_a_query")
+
+    plain = endpoint.session()
+    plain.conf.set(NAMED_SOURCES, "false")
+    try:
+        jobs(plain, f"{tmp_path}/in/*", tmp_path / "plain")
+    finally:
+        plain.conf.set(NAMED_SOURCES, "true")
+
+    made = hw.from_pyspark(
+        "jobs", lambda spark: jobs(spark, f"{tmp_path}/in/{{location}}", tmp_path / "out"), locations=["L1", "L2"]
+    )
+    deployment = LocalRun(build(made.build(), ZONES), tmp_path / "run", endpoint, UnitSettings(trigger="1 second"))
+    deployment.start()
+    try:
+        deployment.drain()
+    finally:
+        deployment.stop()
+    for job in (*JOBS, batches_of_a_query):
+        expected, found = (
+            _whole(plain.read.parquet(f"{tmp_path}/{side}/{job.__name__}").toArrow()) for side in ("plain", "out")
+        )
+        difference = compare(expected, found)
+        assert not difference, (job.__name__, difference.examples)
+        assert found.num_rows > 10, job.__name__
+
+
+def _whole(table: pa.Table) -> pa.Table:
+    """Leave out the rows of the device that ends the test, and the numbers of batches."""
+    kept = [not any(str(value).startswith(END[:3]) for value in row.values()) for row in table.to_pylist()]
+    return table.filter(pa.array(kept)).select(sorted(n for n in table.column_names if n != "batch"))
