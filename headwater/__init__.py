@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headwater.dataflow.graph import Dataflow
     from headwater.dataflow.stateful import session_window, window
     from headwater.dataflow.stream import Stream
+    from headwater.dataflow.windowmakers import WindowMaker, chop_time, complete, sliding_time
     from headwater.frames.job import from_pyspark, layer
 
 __version__ = "0.1.0"
@@ -24,10 +25,14 @@ __all__ = [
     "Dataflow",
     "HeadwaterError",
     "Stream",
+    "WindowMaker",
+    "chop_time",
+    "complete",
     "flow",
     "from_pyspark",
     "layer",
     "session_window",
+    "sliding_time",
     "window",
 ]
 
@@ -36,10 +41,14 @@ _HOMES = {
     "Dataflow": "headwater.dataflow.graph",
     "HeadwaterError": "headwater.core.errors",
     "Stream": "headwater.dataflow.stream",
+    "WindowMaker": "headwater.dataflow.windowmakers",
+    "chop_time": "headwater.dataflow.windowmakers",
+    "complete": "headwater.dataflow.windowmakers",
     "flow": "headwater.dataflow.builder",
     "from_pyspark": "headwater.frames.job",
     "layer": "headwater.frames.job",
     "session_window": "headwater.dataflow.stateful",
+    "sliding_time": "headwater.dataflow.windowmakers",
     "window": "headwater.dataflow.stateful",
 }
 

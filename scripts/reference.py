@@ -212,6 +212,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
         "headwater.dataflow.builder.Reader",
         "headwater.dataflow.stream.Grouped",
         "headwater.dataflow.stream.Counted",
+        "headwater.dataflow.stream.Windowed",
         "headwater.dataflow.stream.Writer",
         "headwater.dataflow.stream.WrittenStream",
     ),

@@ -33,7 +33,7 @@ STREAM = (
     | dict.fromkeys(("cache", "persist", "unpersist", "checkpoint", "localCheckpoint", "storageLevel"), _RUNS)
     | dict.fromkeys(("repartition", "repartitionByRange", "repartitionById", "coalesce", "hint"), _RUNS)
     | dict.fromkeys(("sample", "sampleBy", "randomSplit"), _SHARE)
-    | dict.fromkeys(("crossJoin", "lateralJoin", "nearestByJoin", "exists", "scalar", "zip"), _JOIN)
+    | dict.fromkeys(("crossJoin", "lateralJoin", "nearestByJoin", "exists", "scalar"), _JOIN)
     | dict.fromkeys(("rollup", "cube", "groupingSets"), _CUBE)
     | dict.fromkeys(("createTempView", "createOrReplaceTempView", "createGlobalTempView", "alias"), _VIEW)
     | dict.fromkeys(("createOrReplaceGlobalTempView", "registerTempTable", "asTable"), _VIEW)

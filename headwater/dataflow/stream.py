@@ -20,6 +20,7 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import ArgumentGuard
 from headwater.dataflow.function import PythonFunction, accepts
 from headwater.dataflow.keys import KeyExpression, Keys
+from headwater.dataflow.pairs import pair_fold, pairing
 from headwater.dataflow.settings import (
     Aggregated,
     AggregateItems,
@@ -44,14 +45,26 @@ from headwater.dataflow.settings import (
     text_of,
 )
 from headwater.dataflow.types import StreamType, is_time
+from headwater.dataflow.windowmakers import (
+    ChopTime,
+    Complete,
+    Maker,
+    RowWindows,
+    SlidingTime,
+    WindowMaker,
+    has_map,
+    step_of,
+    window_fold,
+)
 from headwater.sql.columnnames import free_name, spark_name
-from headwater.sql.expressions import parse_projection
+from headwater.sql.expressions import check_condition, parse_projection
 from headwater.sql.generators import ArrayRows, exploded_of
 from headwater.sql.lexer import quoted
 from headwater.sql.parser import parse_item
 from headwater.sql.printer import canonical
 from headwater.sql.rewrite import ranks, row_json, row_struct
-from headwater.sql.schema import Schema
+from headwater.sql.rowarrays import over_rows
+from headwater.sql.schema import ArrayType, Column, Schema
 from headwater.sql.syntax import Alias
 
 _NUMBER = re.compile(r"([0-9.]+)")
@@ -313,6 +326,15 @@ class Stream(habits.NameGuard):
         """
         return Counted(self, size, slide, _tuple(keys), _tuple(order_by))
 
+    def windowed(self, maker: Maker, *, keys: Columns = (), order_by: Columns) -> Windowed:
+        """Return the windows that a maker makes from the rows of each key in the order of ``order_by``.
+
+        Makers: ``hw.complete("v > 90")``, ``hw.chop_time("1 hour")``, ``hw.sliding_time("30 minutes")``, or
+        ``hw.WindowMaker(function, initial)`` with ``function(state, row) -> (state, windows)``. The state has the
+        rows of open windows. The order is that of ``scan``; windows of a time need the event time.
+        """
+        return Windowed(self, maker, _tuple(keys), _tuple(order_by))
+
     def drop_duplicates(self, *columns: Columns) -> Stream:
         """Drop rows equal in these columns (default all) to one seen within the watermark's delay."""
         return self._then(stateful.Dedup, keys=chained(columns) or tuple(self.columns))
@@ -350,6 +372,21 @@ class Stream(habits.NameGuard):
             assert within is not None
             earliest, latest = _NUMBER.sub(r"-\1", within), within
         return self._then(stateful.Join, (other,), on=_tuple(on), earliest=earliest, latest=latest, how=how)
+
+    def zip(self, other: Stream, *, keys: Columns = (), order_by: Columns) -> Stream:
+        """Pair the n-th row of each key with the n-th row of this key in the other stream, in their orders.
+
+        Both streams have the columns ``keys`` and ``order_by``; those of a pair are this stream's. Rows without a
+        partner wait for it in the state. With the event time in ``order_by`` the order is exact wherever it runs.
+        """
+        pairs = pairing(self.shape, other.shape, _tuple(keys), _tuple(order_by), where=self._place_of("zip"))
+        left, right = (s._then(ops.Select, columns=c) for s, c in zip((self, other), pairs.tagged, strict=True))
+        paired, initial = pair_fold(pairs)
+        text = pairs.schema.text
+        both = left.union(right).scan(
+            paired, text, keys=pairs.keys, order_by=order_by, initial=initial, keeps_keys=True
+        )
+        return both._then(ops.Select, columns=pairs.columns)
 
     def top_k(
         self,
@@ -534,7 +571,7 @@ class Stream(habits.NameGuard):
         if not accepts(function, arguments):
             raise DataflowError(
                 f"function {captured.name} cannot be called with {arguments} argument(s)", where=where,
-                hint="scan: (state, row); map_batches: (batches); transform: (df)",
+                hint="scan, WindowMaker: (state, row); apply: (rows); map_batches: (batches); transform: (df)",
             )  # fmt: skip
         return captured
 
@@ -614,6 +651,120 @@ class Counted(ArgumentGuard):
             slide=self.slide,
             aggregates=_aggregates(columns, aggregates, self._place_of("agg")),
         )
+
+    def apply(self, function: Callable[..., Any], schema: SchemaOf) -> Stream:
+        """Apply ``function(rows) -> rows`` to each window: a list of dicts in order, and any number of dicts.
+
+        The columns of ``schema`` follow the keys.
+        """
+        slide = self.slide or self.size
+        if slide > self.size:
+            raise DataflowError(
+                f"window of {self.size} rows every {slide}", where=self._place_of("apply"), hint="1 <= slide <= size"
+            )
+        return _applied(self, RowWindows(self.size, slide), function, schema, "count_window.apply")
+
+
+@dataclass(frozen=True)
+class Windowed(ArgumentGuard):
+    """A stream in the windows of a maker, before its aggregates."""
+
+    stream: Stream
+    maker: Maker
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...]
+
+    def _place_of(self, method: str) -> str:
+        return f"windowed.{method} after '{self.stream.operator.id}'"
+
+    def agg(self, *columns: AggregateItems, **aggregates: Aggregated) -> Stream:
+        """Compute aggregates per window, those of ``count_window``."""
+        where, schema = self._place_of("agg"), self.stream.schema
+        found = _aggregates(columns, aggregates, where)
+        if not found:
+            raise DataflowError("agg() computes nothing", where=where, hint="name an aggregate: .agg(n='count(*)')")
+        rows = _rows_of_windows(self, self.maker, Column("rows", ArrayType(schema.struct)), None, "windowed.agg")
+        array = rows.schema.columns[-1]
+        keys = [(k, quoted(k)) for k in rows.columns[:-1]]
+        return rows._then(ops.Select, columns=(*keys, *over_rows(found, schema, array, where=where)))
+
+    def apply(self, function: Callable[..., Any], schema: SchemaOf) -> Stream:
+        """Apply ``function(rows) -> rows`` to each window: a list of dicts in order, and any number of dicts.
+
+        The columns of ``schema`` follow the keys.
+        """
+        return _applied(self, self.maker, function, schema, "windowed.apply")
+
+
+def _applied(
+    windows: Counted | Windowed, maker: Maker | RowWindows, function: Callable[..., Any], schema: str, method: str
+) -> Stream:
+    """Return the output rows of a function of each window, after the keys."""
+    where = windows._place_of("apply")
+    windows.stream._function(function, 1, method)
+    columns = Schema.parse(schema_text(schema, where))
+    made = _rows_of_windows(windows, maker, Column("row", columns.struct), function, method)
+    *keys, row = made.columns
+    if clash := {k.lower() for k in keys} & {n.lower() for n in columns.names}:
+        raise DataflowError(
+            f"the function's columns have the names of keys: {cut(', '.join(sorted(clash)), 200)}",
+            where=where,
+            hint="leave them out: the keys are put before the function's columns",
+        )
+    pairs = [(c, f"{quoted(row)}.{quoted(c)}") for c in columns.names]
+    return made._then(ops.Select, columns=(*((k, quoted(k)) for k in keys), *pairs))
+
+
+def _rows_of_windows(
+    windows: Counted | Windowed,
+    maker: Maker | RowWindows,
+    item: Column,
+    function: Callable[..., Any] | None,
+    method: str,
+) -> Stream:
+    """Return the keys, and each result of a window as the column ``item``, by a scan that keeps open windows.
+
+    The results of ``function`` of a window are rows; without it, the window is the result.
+    """
+    stream, where = windows.stream, windows._place_of(method.partition(".")[2])
+    stream._require_columns(windows.keys, method)
+    names = {c.lower(): c for c in stream.columns}
+    keys = tuple(names[k.lower()] for k in windows.keys)
+    if wide := [c.name for c in stream.schema.columns if has_map(c.type)]:
+        raise DataflowError(
+            f"windows hold no maps: {cut(', '.join(wide), 200)}",
+            where=where,
+            hint="select the other columns before it, or map_entries(...)",
+        )
+    column = free_name("closes", names)
+    match maker:
+        case Complete(until):
+            check_condition(until, stream.schema, where=where)
+            rows = stream.with_columns(**{column: f"coalesce({until}, false)"})
+        case ChopTime() | SlidingTime():
+            rows, time = stream, stream.shape.event_time
+            if time is None or not windows.order_by or windows.order_by[0].lower() != time.column.lower():
+                raise DataflowError(
+                    "windows of a time need the order of the event time",
+                    where=where,
+                    hint=".with_watermark('ts', '10 seconds') before it, and order_by='ts'",
+                )
+            column = time.column
+        case WindowMaker():
+            rows = stream
+            stream._function(maker.function, 2, method)
+        case RowWindows():
+            rows = stream
+    step, initial = step_of(maker, column)
+    taken = {k.lower() for k in keys}
+    many, one = free_name("windows", taken), free_name(item.name, taken)
+    # Open windows have the columns of the stream: with others the state is another one.
+    state = {"state": initial, "rows of": {stream.schema.text: None}}
+    out = Schema((*(stream.schema.column(k) for k in keys), Column(many, ArrayType(item.type))))
+    fold = window_fold(step, keys, many, function)
+    found = rows.scan(fold, out.text, keys=keys, order_by=windows.order_by, initial=state, keeps_keys=True)
+    exploded = found.explode(quoted(many), one)
+    return exploded._then(ops.Select, columns=tuple((c, quoted(c)) for c in (*keys, one)))
 
 
 @dataclass(frozen=True)

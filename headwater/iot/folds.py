@@ -199,7 +199,7 @@ def accumulate(
 
     def gathered(rows: list[list[Any]], row: Row) -> tuple[list[list[Any]], Row | None]:
         at = row[time]
-        moment = at.replace(tzinfo=UTC).timestamp()  # times of rows are naive UTC
+        moment = at.replace(tzinfo=UTC).timestamp()  # times of rows are in UTC
         rows = [*rows, [" ".join(str(row[c]) for c in label), moment, row[value]]]
         if len(rows) < size:
             return rows, None

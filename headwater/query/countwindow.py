@@ -138,6 +138,9 @@ def _batch(
         if function in ("first", "last"):
             picked = F.min_by if function == "first" else F.max_by
             results.append(picked(value, F.col("__i")).alias(f"__g{i}"))
+        elif function == "collect_list":  # Spark's own has no order
+            pairs = f"collect_list(struct(__i, {VALUE}{n})) FILTER (WHERE {VALUE}{n} IS NOT NULL)"
+            results.append(expression(f"transform(sort_array({pairs}), x -> x.{VALUE}{n})").alias(f"__g{i}"))
         else:
             results.append(expression(f"{function}({VALUE}{n})").alias(f"__g{i}"))
     return spread.groupBy(*by, F.col("__w")).agg(*results).where(F.col("__rows") == size)
@@ -354,6 +357,8 @@ def aggregate(function: str, values: np.ndarray[Any, Any], nulls: np.ndarray[Any
     if function in ("first", "last"):
         at = 0 if function == "first" else -1
         return _column(values[:, at], None if nulls is None else nulls[:, at])
+    if function == "collect_list":
+        return _lists(values, nulls)
     empty = present == 0 if nulls is not None else None
     if values.dtype.kind == "O":
         best = min if function == "min" else max
@@ -375,6 +380,21 @@ def _column(values: np.ndarray[Any, Any], empty: np.ndarray[Any, Any] | None) ->
     if values.dtype.kind in "MO":
         return values  # NaT and None already are NULL
     return pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, mask=empty)))
+
+
+def _lists(values: np.ndarray[Any, Any], nulls: np.ndarray[Any, Any] | None) -> list[list[Any]]:
+    """Return the values of each window that are not NULL."""
+    import pyarrow as pa
+
+    kind = values.dtype.kind
+    windows: list[list[Any]] = (values.astype("datetime64[us]") if kind == "M" else values).tolist()
+    if nulls is not None:
+        pairs = zip(windows, nulls.tolist(), strict=True)
+        windows = [[v for v, null in zip(*pair, strict=True) if not null] for pair in pairs]
+    if kind == "f":  # PySpark makes NULL of a NaN in a list, but not of Arrow's
+        nan = pa.scalar(float("nan"))
+        windows = [[v if v == v else nan for v in window] for window in windows]
+    return windows
 
 
 def _sum(values: np.ndarray[Any, Any]) -> Any:

@@ -32,6 +32,7 @@ from headwater.dataflow.function import raised
 from headwater.dataflow.types import StreamType
 from headwater.plan.state import scan_tag
 from headwater.query.sparktypes import MARK, spark_schema
+from headwater.query.statetext import state_text, state_value
 from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import JSON_TIMES
 from headwater.sql.schema import INT, Column, Schema
@@ -144,20 +145,11 @@ def in_batch(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> Da
     def whole(group: pa.Table) -> pa.Table:
         import pyarrow as pa
 
-        rows = sorted((_naive(row) for row in group.to_pylist()), key=order_key(order))
+        rows = sorted(group.to_pylist(), key=order_key(order))
         _, out = fold_rows(function, json.loads(initial), rows, where=where)
         return pa.Table.from_pylist([{n: r.get(n) for n in names} for r in out], schema=arrow)
 
     return frame.groupBy(*grouped_by).applyInArrow(whole, target)
-
-
-def _naive(value: Any) -> Any:
-    """Return times as in PySpark's rows: in the session's zone, without a time zone."""
-    if isinstance(value, dict):
-        return {k: _naive(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_naive(v) for v in value]
-    return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
 
 
 def _without_all(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -237,22 +229,21 @@ class _ScanWork:
         if self._arrow is None:
             self._arrow = to_arrow_schema(spark_schema(giver.schema.columns), timezone="UTC")
         given = pa.RecordBatch.from_pylist([{c: r.get(c) for c in giver.columns} for r in rows], self._arrow)
-        taken = [_naive(row) for row in given.to_pylist()]
-        self.fresh += [r for r in taken if self.event_time is None or r[self.event_time] is not None]
+        self.fresh += [r for r in given.to_pylist() if self.event_time is None or r[self.event_time] is not None]
 
     def run(self, stored: str | None, rows: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
         """Fold rows; return the new state as JSON, and the output rows."""
         rows.sort(key=self.order)
         state, out = fold_rows(
-            self.fold, json.loads(self.initial if stored is None else stored), rows, where=self.where
+            self.fold, state_value(self.initial if stored is None else stored), rows, where=self.where
         )
         try:
-            return json.dumps(state), out
+            return state_text(state), out
         except (TypeError, ValueError) as error:
             raise UserCodeError(
                 f"the state cannot be stored as JSON: {error}",
                 where=self.where,
-                hint="use numbers, text, lists and dicts in the state",
+                hint="use numbers, text, lists, dicts and values of rows in the state",
             ) from error
 
 

@@ -16,8 +16,8 @@ from headwater.sql.schema import Column, DataType, Schema
 from headwater.sql.special import AGGREGATE_RULES, ORDERED
 from headwater.sql.syntax import Call, Field, Lambda, Name, Star, SyntaxNode
 
-ROW_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last")
-"""Aggregates that a count window supports."""
+ROW_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last", "collect_list")
+"""Aggregates over windows of rows."""
 _AGGREGATES = frozenset([*AGGREGATES, *AGGREGATE_RULES, *ORDERED])
 
 
@@ -26,7 +26,7 @@ def is_aggregate(node: SyntaxNode) -> bool:
     return isinstance(node, Call) and node.name.lower() in _AGGREGATES
 
 
-_SAME = {"mean": "avg", "first_value": "first", "last_value": "last"}
+_SAME = {"mean": "avg", "first_value": "first", "last_value": "last", "array_agg": "collect_list"}
 
 
 def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str:
@@ -164,7 +164,7 @@ class RowAggregates:
 
 
 def row_aggregates(aggregates: tuple[tuple[str, str], ...], schema: Schema, *, where: str) -> RowAggregates:
-    """Decompose aggregates over count windows into simple calls and expressions over their results."""
+    """Decompose aggregates over windows of rows into simple calls and expressions over their results."""
     calls: dict[tuple[str, str], DataType] = {}
     trees: list[tuple[str, SyntaxNode]] = []
 
@@ -175,7 +175,7 @@ def row_aggregates(aggregates: tuple[tuple[str, str], ...], schema: Schema, *, w
         arguments = node.arguments
         if function not in ROW_FUNCTIONS or node.filter is not None or node.distinct or len(arguments) != 1:
             raise DataflowError(
-                f"{node.name}(...) is not supported over count windows",
+                f"{node.name}(...) is not supported over windows of rows",
                 where=where,
                 hint=f"use {', '.join(ROW_FUNCTIONS)} of one expression, and arithmetic on them",
             )
@@ -201,15 +201,15 @@ def _type(function: str, argument: DataType, where: str) -> DataType:
     if function in ("sum", "avg"):
         if not whole and text not in ("float", "double"):
             raise DataflowError(
-                f"{function} of {text} is not supported over count windows",
+                f"{function} of {text} is not supported over windows of rows",
                 where=where,
                 hint="cast it to double or bigint",
             )
         return DataType.parse("bigint" if function == "sum" and whole else "double")
     if not whole and text not in ("float", "double", "string", "boolean", "timestamp", "date"):
         raise DataflowError(
-            f"{function} of {text} is not supported over count windows",
+            f"{function} of {text} is not supported over windows of rows",
             where=where,
             hint="select its parts first",
         )
-    return argument
+    return DataType.parse(f"array<{text}>") if function == "collect_list" else argument

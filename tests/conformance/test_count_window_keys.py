@@ -31,7 +31,15 @@ def flow(path: str, *, by_time: bool) -> Dataflow:
     read = builder.read.json(path, "id bigint, ts timestamp, k bigint, d double, v bigint").named("read")
     rows = read.with_watermark("ts", "1 second") if by_time else read
     order = ["ts", "id"] if by_time else ["id"]
-    counted = rows.count_window(4, keys=["k", "d"], order_by=order, slide=2).agg(first="first(id)", total="sum(v)")
+    counted = rows.count_window(4, keys=["k", "d"], order_by=order, slide=2).agg(
+        first="first(id)",
+        total="sum(v)",
+        wholes="collect_list(v)",
+        reals="collect_list(IF(v > 1000000000000000000, CAST('NaN' AS double), d))",
+        times="collect_list(ts)",
+        days="collect_list(to_date(ts))",
+        small="collect_list(CAST(id % 100 AS tinyint))",
+    )
     counted.write.memory("out")
     return builder.build()
 

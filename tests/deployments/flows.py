@@ -221,6 +221,56 @@ def together(path: str) -> DataflowBuilder:
     return builder
 
 
+def windows(path: str) -> DataflowBuilder:
+    """Windows that a condition, a time or a function ends, aggregated or given to functions."""
+    builder, stream = _read(path)
+    timed = stream.with_watermark("ts", "5 seconds")
+    order = ["ts", "id"]
+
+    def rises(state: Any, row: Mapping[str, Any]) -> Any:
+        """End a window where the value falls."""
+        fell = bool(state) and row["v"] is not None and state[-1]["v"] > row["v"]
+        kept = [] if fell else state
+        return [*kept, row] if row["v"] is not None else kept, [state] if fell else []
+
+    def ends(window: Any) -> Any:
+        for row in (window[0], window[-1]):
+            tags = {"day": row["ts"].date(), "at": str(row["ts"]), "tags": row["tags"]}
+            yield {"id": row["id"], "ts": row["ts"], "n": len(window), "more": tags}
+
+    def median(window: Any) -> Any:
+        values = sorted(row["v"] for row in window if row["v"] is not None)
+        return [{"id": window[0]["id"], "median": values[len(values) // 2]}] if values else []
+
+    made = timed.to_layer("site").windowed(hw.complete("v > 60"), keys=["location", "k"], order_by=order)
+    made.agg(n="count(*)", first="first(id)", mean="avg(v)", ids="collect_list(id)").write.memory("complete")
+    cloud = timed.to_layer("cloud")
+    more = "id bigint, ts timestamp, n int, more struct<day:date,at:string,tags:array<string>>"
+    cloud.windowed(hw.WindowMaker(rises, []), keys="k", order_by=order).apply(ends, more).write.memory("rises")
+    cloud.windowed(hw.sliding_time("4 seconds"), keys="k", order_by=order).agg(
+        n="count(v)", span="max(v) - min(v)", last="last(ts)"
+    ).write.memory("sliding")
+    cloud.count_window(5, 2, keys="location", order_by=order).apply(median, "id bigint, median double").write.memory(
+        "medians"
+    )
+    return builder
+
+
+def zipped(path: str) -> DataflowBuilder:
+    """Rows of two streams paired by position, by key at the site and all of them in the cloud; chopped times."""
+    builder, stream = _read(path)
+    timed = stream.with_watermark("ts", "5 seconds").named("timed")
+    left = timed.where("v < 30").select("id", "ts", "location", "v", "tags")
+    right = timed.where("v >= 30").select("ts", "location", "id AS other", "named_struct('at', ts, 'v', v) AS w")
+    pairs = left.to_layer("site").zip(right.to_layer("site"), keys="location", order_by="ts")
+    pairs.to_layer("cloud").write.memory("pairs")
+    all_ = left.drop("location").to_layer("cloud").zip(right.drop("location").to_layer("cloud"), order_by="ts")
+    all_.write.memory("all")
+    chopped = timed.to_layer("cloud").windowed(hw.chop_time("2 seconds", empty=True), keys="k", order_by=["ts", "id"])
+    chopped.agg(n="count(*)", ids="collect_list(id)").write.memory("chopped")
+    return builder
+
+
 FLOWS: Mapping[str, Callable[[str], DataflowBuilder]] = {
-    f.__name__: f for f in (stateless, acme, keyed, joined, python, flowunits, together)
+    f.__name__: f for f in (stateless, acme, keyed, joined, python, flowunits, together, windows, zipped)
 }

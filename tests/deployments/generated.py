@@ -204,11 +204,44 @@ def _counted(draw: Draw, part: Part) -> Part:
         most="max(k)",
         total="sum(if(k = 'k1', NULL, id))",
         last="max(ts)",
+        values="collect_list(v)",
     )
     return part.then(made)
 
 
-STATEFUL = (_windows, _unique, _fold, _pairs, _changes, _windows, _counted)
+def _made(draw: Draw, part: Part) -> Part:
+    """Windows of a maker, or of a number of rows, aggregated or given to a function."""
+
+    def rising(state: Any, row: Mapping[str, Any]) -> Any:
+        falls = state and (row["v"] is None or (state[-1]["v"] is not None and state[-1]["v"] > row["v"]))
+        return ([row], [state]) if falls else ([*state, row], [])
+
+    def ends(window: Any) -> Any:
+        return [{"n": len(window), "first": row["id"], "at": row["ts"]} for row in window[::2]]
+
+    makers = [
+        hw.complete("v > 60"),
+        hw.chop_time("4 seconds"),
+        hw.sliding_time("2 seconds"),
+        hw.WindowMaker(rising, []),
+    ]
+    keys, order, schema = _keys(draw, part, "k"), ["ts", "id"], "n bigint, first bigint, at timestamp"
+    if draw(st.booleans()):
+        return part.then(part.stream.count_window(4, 3, keys=keys, order_by=order).apply(ends, schema))
+    windows = part.stream.windowed(draw(st.sampled_from(makers)), keys=keys, order_by=order)
+    if draw(st.booleans()):
+        return part.then(windows.apply(ends, schema))
+    return part.then(windows.agg(n="count(*)", first="first(id)", mean="avg(v)", values="collect_list(v)"))
+
+
+def _zipped(draw: Draw, part: Part) -> Part:
+    keys = _keys(draw, part, "k")
+    left = part.stream.where("id % 2 = 0").select("id", "ts", "location", "k", "v")
+    right = part.stream.where("id % 2 = 1").select("ts", *keys, "id AS other", "v AS w")
+    return part.then(left.zip(right, keys=keys, order_by="ts"), timed=False)
+
+
+STATEFUL = (_windows, _unique, _fold, _pairs, _changes, _windows, _counted, _made, _zipped)
 
 
 # ---------------------------------------------------------------- after windows

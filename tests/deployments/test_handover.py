@@ -197,3 +197,69 @@ def test_all_rows_that_wait_go_along_where_state_is_divided(
     expected = batch_result(endpoint.session(), flow, CONTINUUM)["out"]
     assert expected.num_rows == 30
     assert not compare(expected, written(tmp_path / "out"))
+
+
+@pytest.mark.long
+def test_windows_of_rows_and_pairs_move_with_their_rows(
+    endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
+) -> None:
+    made = rows(160, seed=26)
+    source = BoundedSource(tmp_path / "in", {n: made[n][:80] for n in ("L1", "L2")}, rows_per_file=10)
+    out, store, count = tmp_path / "out", str(tmp_path / "store.db"), 0
+    plans = [
+        _of_rows(source.path, out, places)
+        for places in (
+            {"windows": "cloud", "medians": "cloud", "pairs": "cloud"},
+            {"windows": "edge", "medians": "cloud", "pairs": "edge"},
+            {"windows": "edge", "medians": "edge", "pairs": "cloud"},
+            {"windows": "cloud", "medians": "cloud", "pairs": "edge"},
+        )
+    ]
+    released = iter(source.release())
+    for plan in plans:
+        controller.carry_out(apply(plan, store), kill=False)
+        next(released)
+        count += 10
+        wait_until_read(tmp_path, plan, count)
+    for _ in released:
+        pass
+    controller.carry_out(deployments.stop(NAME, store, how="finish"), kill=False)
+    wanted = batch_result(endpoint.session(), plans[0].dataflow, CONTINUUM)
+    for sink, expected in wanted.items():
+        assert expected.num_rows > 10
+        found = written(out / sink)
+        assert not compare(expected, found), (sink, compare(expected, found))
+
+
+def _of_rows(path: str, out: Path, places: dict[str, str]) -> DeploymentPlan:
+    """Plan windows that a condition ends, medians of every five rows, and pairs, each in the layer of its name."""
+    builder = hw.flow(NAME, locations=["L1", "L2"])
+    read = builder.read.json(path, SCHEMA, location_as="location").named("read")
+    timed = read.with_watermark("ts", "10 seconds").where("v IS NOT NULL").named("timed")
+    order = ["ts", "id"]
+    windows = timed.windowed(hw.complete("v > 60"), keys=["location", "k"], order_by=order)
+    medians = timed.count_window(5, 2, keys="location", order_by=order).apply(_median, "id bigint, median double")
+    left = timed.where("v < 30").select("id", "ts", "location", "v")
+    right = timed.where("v >= 30").select("ts", "location", "id AS other", "v AS w", "tags")
+    streams = {
+        "windows": windows.agg(n="count(*)", first="first(id)", ids="collect_list(id)"),
+        "medians": medians,
+        "pairs": left.zip(right, keys="location", order_by="ts"),
+    }
+    for name, stream in streams.items():
+        stream.named(f"last-{name}").write.parquet(str(out / name)).named(name)
+    flow = builder.build()
+    layers = dict(marked_layers(flow, CONTINUUM))
+    for name, layer in places.items():
+        todo = [name]
+        while todo:
+            id_ = todo.pop()
+            if id_ not in ("read", "timed", "watermark"):
+                layers[id_] = layer
+                todo += flow[id_].inputs
+    return build(flow, CONTINUUM, in_layers(flow, CONTINUUM, layers))
+
+
+def _median(window: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    values = sorted(row["v"] for row in window)
+    return [{"id": window[0]["id"], "median": values[len(values) // 2]}]

@@ -22,7 +22,8 @@ from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
 from headwater.core.rules import ANYTHING, Number, Span, Whole, rule_of
 from headwater.dataflow.builder import DataflowBuilder, Reader
 from headwater.dataflow.graph import KINDS, Dataflow
-from headwater.dataflow.stream import Counted, Grouped, Stream, Writer, WrittenStream
+from headwater.dataflow.stream import Counted, Grouped, Stream, Windowed, Writer, WrittenStream
+from headwater.dataflow.windowmakers import ChopTime, Complete, SlidingTime
 from headwater.plan.build import build
 
 SCHEMA = "machine string, ts timestamp, v double, tags array<string>"
@@ -57,6 +58,7 @@ OWNERS: dict[str, tuple[Any, Callable[[], Any]]] = {
     "stream": (Stream, stream),
     "grouped": (Grouped, lambda: stream().group_by(WINDOW, "machine")),
     "counted": (Counted, lambda: stream().count_window(3, order_by="ts")),
+    "windowed": (Windowed, lambda: stream().windowed(hw.chop_time("1 minute"), order_by="ts")),
     "write": (Writer, lambda: stream().select("machine", "ts", "v").write),
     "written": (WrittenStream, lambda: stream().write.memory("m")),
 }
@@ -77,7 +79,7 @@ GOOD: dict[str, Any] = {
     "delay": "1 s", "size": "1 minute", "gap": "1 minute", "time_column": "ts", "order_by": "ts", "k": 3, "by": "v",
     "on": "machine", "keys": "machine", "url": "jdbc:postgresql://h/d", "table": "t", "bootstrap_servers": "b:9092",
     "initial": 0, "step": lambda state, row: state, "keep": lambda state, row: True, "per": "machine",
-    "text": "SELECT machine, ts, v FROM readings",
+    "maker": hw.complete("v > 1"), "until": "v > 1", "text": "SELECT machine, ts, v FROM readings",
     "existing": "v", "new": "value", "names": {"v": "value"}, "columns": {"twice": "v * 2"},
 }  # fmt: skip
 """A good value of each required argument, by its name."""
@@ -122,7 +124,7 @@ def call(owner: str, name: str, parameter: str, value: Any) -> Any:
         elif one_.name in (also := ALSO.get(f"{owner}.{name}", {})):
             named[one_.name] = also[one_.name]
         elif one_.name == "other":
-            named["other"] = target.select("machine", "ts AS at")
+            named["other"] = target.select("machine", "ts" if name == "zip" else "ts AS at", "v AS w")
         elif one_.default is one_.empty:
             assert one_.name in GOOD, f"give GOOD a value for the argument {one_.name} of {owner}.{name}"
             named[one_.name] = GOOD[one_.name]
@@ -135,7 +137,9 @@ def planned(result: Any) -> None:
         result = result.read.rate()
     elif type(result).__name__.endswith("Window"):
         result = stream().group_by(result)
-    if isinstance(result, Grouped | Counted):
+    elif isinstance(result, Complete | ChopTime | SlidingTime):
+        result = stream().windowed(result, order_by="ts")
+    if isinstance(result, Grouped | Counted | Windowed):
         result = result.agg(n="count(*)")
     if isinstance(result, Stream):
         result = result.write.memory("m")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from headwater.query.countwindow import MASK, VALUE, _order, aggregate
 WHOLE = st.integers(-(2**40), 2**40)
 REAL = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])
 TEXT = st.sampled_from(["", "a", "b", "é", "z"])
-FUNCTIONS = ("count", "first", "last", "min", "max", "sum", "avg")
+FUNCTIONS = ("count", "first", "last", "min", "max", "collect_list", "sum", "avg")
 
 
 def plainly(function: str, window: list[Any]) -> Any:
@@ -28,6 +29,8 @@ def plainly(function: str, window: list[Any]) -> Any:
         return len(values)
     if function in ("first", "last"):
         return window[0 if function == "first" else -1]
+    if function == "collect_list":
+        return values
     if not values:
         return None
     if function in ("min", "max"):  # NaN is the greatest number
@@ -39,13 +42,17 @@ def plainly(function: str, window: list[Any]) -> Any:
 def same(a: Any, b: Any) -> bool:
     if a is None or b is None:
         return a is b
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, float):
         return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-6)
     return bool(a == b)
 
 
-def results(column: Any) -> list[Any]:
+def results(column: Any, element: pa.DataType | None = None) -> list[Any]:
     """Convert a column of results as Spark does: pandas' missing values become NULL, NaN stays NaN."""
+    if element is not None:
+        return pa.Array.from_pandas(pd.Series(column), type=pa.list_(element)).to_pylist()  # type: ignore[no-any-return]
     return pa.array(column, from_pandas=False).to_pylist()
 
 
@@ -55,15 +62,24 @@ def test_aggregates_are_sparks(data: st.DataObject) -> None:
     element = {"whole": WHOLE, "real": REAL, "text": TEXT, "truth": st.booleans()}[kind]
     size, count = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
     rows = data.draw(st.lists(st.none() | element, min_size=size * count, max_size=size * count))
-    function = data.draw(st.sampled_from(FUNCTIONS if kind in ("whole", "real") else FUNCTIONS[:5]))
+    function = data.draw(st.sampled_from(FUNCTIONS if kind in ("whole", "real") else FUNCTIONS[:6]))
     filler: Any = {"whole": 0, "real": math.nan, "text": None, "truth": False}[kind]
     dtype: Any = {"whole": "int64", "real": "float64", "text": object, "truth": bool}[kind]
     values = np.array([filler if r is None else r for r in rows], dtype=dtype).reshape(count, size)
     nulls = np.array([r is None for r in rows]).reshape(count, size)
-    got = results(aggregate(function, values, nulls if nulls.any() else None))
+    element = {"whole": pa.int64(), "real": pa.float64(), "text": pa.string(), "truth": pa.bool_()}[kind]
+    found = aggregate(function, values, nulls if nulls.any() else None)
+    got = results(found, element if function == "collect_list" else None)
     wanted = [plainly(function, rows[n * size : (n + 1) * size]) for n in range(count)]
     assert len(got) == count
     assert all(same(a, b) for a, b in zip(wanted, got, strict=True)), (wanted, got)
+
+
+def test_lists_keep_nan_and_leave_out_null() -> None:
+    values = np.array([[1.0, math.nan, math.nan, 2.0]])
+    found = aggregate("collect_list", values, np.array([[False, False, True, False]]))
+    (listed,) = results(found, pa.float64())
+    assert listed[0] == 1.0 and math.isnan(listed[1]) and listed[2:] == [2.0]
 
 
 def test_times_are_aggregated() -> None:
@@ -72,6 +88,8 @@ def test_times_are_aggregated() -> None:
     assert aggregate("min", values, nulls).tolist() == values[:, 2].tolist()
     assert aggregate("max", values, nulls).tolist() == values[:, 0].tolist()
     assert pd.isna(aggregate("first", values[:, 1:], nulls[:, 1:])).all()
+    assert aggregate("collect_list", values, nulls) == [[datetime(2026, 1, 2), datetime(2026, 1, 1)]]
+    assert aggregate("collect_list", values.astype("datetime64[ns]"), nulls)[0][1] == datetime(2026, 1, 1)
 
 
 def test_a_sum_that_overflows_is_an_error() -> None:

@@ -67,6 +67,6 @@ def test_type_of_row_aggregate(text: str, type_: str) -> None:
      "sum(cast(v AS decimal(10,2)))", "max_by(id, v)"],
 )  # fmt: skip
 def test_what_rows_cannot_be_aggregated_by(text: str) -> None:
-    with pytest.raises(DataflowError, match="not supported over count windows") as caught:
+    with pytest.raises(DataflowError, match="not supported over windows of rows") as caught:
         row_aggregates((("a", text),), SCHEMA, where="operator 'w'")
     assert caught.value.where == "operator 'w'" and caught.value.hint

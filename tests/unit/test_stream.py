@@ -40,7 +40,8 @@ def fold(state: Any, row: dict[str, Any]) -> Any:
 
 
 def test_public_names() -> None:
-    names = ["Continuum", "Dataflow", "HeadwaterError", "Stream", "flow", "session_window", "window"]
+    names = ["Continuum", "Dataflow", "HeadwaterError", "Stream", "WindowMaker", "chop_time", "complete", "flow",
+             "from_pyspark", "layer", "session_window", "sliding_time", "window"]  # fmt: skip
     assert sorted(hw.__all__) == names
     assert all(getattr(hw, name) is not None for name in names)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -85,8 +86,8 @@ STREAMS: list[tuple[str, Callable[[], Stream], str]] = [
     ("join within years", lambda: (s := timed()).join(other(s), "id", between=("-1 year", "INTERVAL 1 hour")),
      f"{SCHEMA}, location string, at timestamp, w double"),
     ("count_window", lambda: read().count_window(10, 5, keys=["location", "k"], order_by="id").agg(
-        n="count(*)", span="max(v) - min(v)", mean="avg(id)"),
-     "location string, k string, n bigint, span double, mean double"),
+        n="count(*)", span="max(v) - min(v)", mean="avg(id)", ids="array_agg(id)", both="size(collect_list(k)) + 1"),
+     "location string, k string, n bigint, span double, mean double, ids array<bigint>, both int"),
     ("top_k", lambda: means().top_k(2, "n", per=["window", "k"], rank="place"),
      f"{WINDOW}, location string, k string, n bigint, mean double, place int"),
     ("scan", lambda: read().scan(fold, "k string, x double", keys="k", order_by="id", initial={"a": [1]}),
@@ -316,6 +317,7 @@ WRONG: list[tuple[Callable[[], Any], str, str, str]] = [
     (lambda: read().count_window(3, order_by="id").agg(n="stddev(v)"),
      "'count_window'", "stddev", "count, sum"),
     (lambda: read().count_window(3, order_by="id").agg(n="first(tags)"), "'count_window'", "array", "parts"),
+    (lambda: read().count_window(3, order_by="id").agg(n="collect_list(tags)"), "'count_window'", "array", "parts"),
     (lambda: read().count_window(3, order_by="id").agg(n="sum(k)"), "'count_window'", "string", "cast"),
     (lambda: read().write.csv("/o"), "'write_files'", "'tags'", "JSON or Parquet"),
     (lambda: means().write.csv("/o"), "'write_files'", "'window'", "window.start"),
