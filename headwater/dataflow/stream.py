@@ -13,13 +13,15 @@ from typing import Any, Literal, NoReturn, Protocol
 
 from headwater.core.errors import DataflowError, HeadwaterError
 from headwater.core.requirement import Requirement
-from headwater.core.rules import MOST_TEXT
+from headwater.core.rules import MOST_TEXT, Span
 from headwater.core.text import cut, shown
 from headwater.dataflow import habits, sinks, stateful
 from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import ArgumentGuard
 from headwater.dataflow.function import PythonFunction, accepts
 from headwater.dataflow.keys import KeyExpression, Keys
+from headwater.dataflow.recognition import recognition
+from headwater.dataflow.rowmatcher import matching
 from headwater.dataflow.settings import (
     Aggregated,
     AggregateItems,
@@ -29,13 +31,16 @@ from headwater.dataflow.settings import (
     Computed,
     ComputedByName,
     Condition,
+    Definitions,
     Duration,
     DurationOrNone,
     Label,
+    Measures,
     NewNames,
     Option,
     Place,
     Projections,
+    RowPatternText,
     SchemaOf,
     ShownRows,
     TopRows,
@@ -456,6 +461,53 @@ class Stream(habits.NameGuard):
 
         text = self.schema.text
         return self.scan(filter_acc, text, keys=keys, order_by=order_by, initial=initial, keeps_keys=True)
+
+    def match_recognize(
+        self,
+        pattern: RowPatternText,
+        *,
+        measures: Measures,
+        define: Definitions = {},  # noqa: B006 - never changed
+        keys: Columns = (),
+        order_by: Columns = (),
+        within: Duration | None = None,
+    ) -> Stream:
+        """Find a pattern of rows in the order of event time, and return a row for each match, as SQL's MATCH_RECOGNIZE.
+
+        ``pattern``: variables with ``|``, ``(...)``, ``*``, ``+``, ``?``, ``{n,m}``, and a further ``?`` for as few rows
+        as possible. ``define``: each variable's condition, with ``PREV(v)``, ``FIRST(a.v)`` and ``LAST(a.v)`` on a side of
+        a comparison; a variable without one takes any row. ``measures``: ``first``, ``last``, ``count``, ``sum``, ``avg``,
+        ``min`` and ``max`` over a variable (``a.v``) or all rows of the match (``v``), and arithmetic on them.
+        ``keys``: a match lies among the rows of a key. ``order_by``: the event time, and columns that order equal times.
+        ``within``: the longest time from the first to the last row. The next match begins after the last row.
+
+        The result has the keys, the event time of the row that decided the match, and the measures.
+        """
+        where = self._place_of("match_recognize")
+        grouped = _tuple(keys)
+        found = recognition(
+            pattern,
+            self.shape,
+            measures={name: text_of(text) for name, text in measures.items()},
+            define={name: text_of(text) for name, text in define.items()},
+            keys=grouped,
+            order_by=_tuple(order_by),
+            within=None if within is None else Span().seconds(within, "within"),
+            where=where,
+        )
+        return (
+            self._then(ops.Select, columns=found.columns)
+            .scan(
+                matching(found.settings),
+                found.schema_text,
+                keys=grouped,
+                order_by=found.order_by,
+                initial=found.initial,
+                keeps_keys=True,
+            )
+            .explode(found.matches, found.result)
+            ._then(ops.Select, columns=found.outputs)
+        )
 
     # ------------------------------------------------------------ PySpark's names
 
