@@ -22,7 +22,7 @@ from headwater.sql.schema import ArrayType, Column, Schema, StructType
 class Recognition:
     """The settings of the operators that find a pattern.
 
-    ``columns`` are computed of each row, ``settings`` are those of the automaton (``rowmatcher``), which returns rows of
+    ``columns`` are computed of each row. ``settings`` are those of the automaton (``rowmatcher``): it returns rows of
     ``schema_text`` with an array of ``matches``; of each element, ``result``, ``outputs`` are the results.
     """
 
@@ -89,7 +89,9 @@ def recognition(
 
     kept = list(dict.fromkeys([*grouped, *order]))
     values = RowValues(type_.schema, variables, where=where)
-    conditions = {letters[n.lower()]: _lettered(values.condition(n.lower(), text), letters) for n, text in define.items()}
+    conditions = {
+        letters[n.lower()]: _lettered(values.condition(n.lower(), text), letters) for n, text in define.items()
+    }
     at = values.value(quoted(time.column))
     taken = {c.lower() for c in kept}
     matches, result = _free("matches", taken), _free("match", taken)

@@ -21,12 +21,11 @@ _LARGEST = 2**63
 
 
 def matching(settings: str) -> Callable[[dict[str, Any], dict[str, Any]], tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Return the function of a scan. It holds only JSON text: equal patterns have equal keys in every version."""
+    """Return the function of a scan for settings as JSON."""
 
     def match_recognize(state: dict[str, Any], row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
         return matcher_of(settings).fold(state, row)
 
-    match_recognize.__qualname__ = "match_recognize"  # the name in plans and messages
     return match_recognize
 
 
@@ -52,9 +51,9 @@ def matcher_of(settings: str) -> RowMatcher:
 class RowMatcher:
     """The automaton of one pattern.
 
-    Variables are single letters. ``compares``: the first and last rows of variables in conditions. ``within`` bounds the last row's value ``time`` in microseconds after the first's.
-    ``values``: the columns of the values; ``kept``: those copied from the row that decides a match. ``form``: the name
-    of the state, which another pattern does not have.
+    Variables are single letters. ``compares``: the first and last rows of variables in conditions. ``within`` bounds
+    the last row's value ``time`` in microseconds after the first's. ``values``: the columns of the values; ``kept``:
+    those copied from the row that decides a match. ``form``: the name of the state; another pattern has another.
     """
 
     program: tuple[tuple[Any, ...], ...]
@@ -141,20 +140,20 @@ class RowMatcher:
         """Evaluate a condition in SQL's logic of three values; None is unknown."""
         kind, *parts = condition
         if kind == "true":
-            truth: bool | None = rows[len(path) - 1][parts[0]]
-            return truth
+            own: bool | None = rows[len(path) - 1][parts[0]]
+            return own
         if kind in ("and", "or"):
-            decisive = kind == "or"
+            decisive: bool = kind == "or"
             left = self._truth(parts[0], path, rows, before)
             if left is decisive:
-                return left
+                return decisive
             right = self._truth(parts[1], path, rows, before)
             return right if right is decisive or left is not None else None
         if kind == "not":
             inner = self._truth(parts[0], path, rows, before)
             return None if inner is None else not inner
-        sides = [_side_value(side, path, rows, before) for side in parts]
-        return sides[0] is None if kind == "null" else compared(kind, *sides)
+        sides: list[Any] = [_side_value(side, path, rows, before) for side in parts]
+        return sides[0] is None if kind == "null" else compared(kind, sides[0], sides[1])
 
     def _measured(self, rows: list[Values], path: str) -> dict[str, Any]:
         found = {}

@@ -18,10 +18,10 @@ from headwater.core.text import cut, shown
 from headwater.dataflow import habits, sinks, stateful
 from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import ArgumentGuard
+from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.function import PythonFunction, accepts
 from headwater.dataflow.keys import KeyExpression, Keys
 from headwater.dataflow.recognition import recognition
-from headwater.dataflow.rowmatcher import matching
 from headwater.dataflow.settings import (
     Aggregated,
     AggregateItems,
@@ -474,12 +474,12 @@ class Stream(habits.NameGuard):
     ) -> Stream:
         """Find a pattern of rows in the order of event time, and return a row for each match, as SQL's MATCH_RECOGNIZE.
 
-        ``pattern``: variables with ``|``, ``(...)``, ``*``, ``+``, ``?``, ``{n,m}``, and a further ``?`` for as few rows
-        as possible. ``define``: each variable's condition, with ``PREV(v)``, ``FIRST(a.v)`` and ``LAST(a.v)`` on a side of
-        a comparison; a variable without one takes any row. ``measures``: ``first``, ``last``, ``count``, ``sum``, ``avg``,
-        ``min`` and ``max`` over a variable (``a.v``) or all rows of the match (``v``), and arithmetic on them.
-        ``keys``: a match lies among the rows of a key. ``order_by``: the event time, and columns that order equal times.
-        ``within``: the longest time from the first to the last row. The next match begins after the last row.
+        ``pattern``: variables with ``|``, ``(...)``, ``*``, ``+``, ``?``, ``{n,m}``, and a further ``?`` for as few
+        rows as possible. ``define``: each variable's condition, with ``PREV(v)``, ``FIRST(a.v)`` and ``LAST(a.v)`` on a
+        side of a comparison; a variable without one takes any row. ``measures``: ``first``, ``last``, ``count``,
+        ``sum``, ``avg``, ``min`` and ``max`` over a variable (``a.v``) or all rows of the match (``v``), and arithmetic
+        on them. ``keys``: a match lies among the rows of a key. ``order_by``: the event time, and columns that order
+        equal times. ``within``: the longest time from the first to the last row. The next match begins after the last.
 
         The result has the keys, the event time of the row that decided the match, and the measures.
         """
@@ -495,19 +495,16 @@ class Stream(habits.NameGuard):
             within=None if within is None else Span().seconds(within, "within"),
             where=where,
         )
-        return (
-            self._then(ops.Select, columns=found.columns)
-            .scan(
-                matching(found.settings),
-                found.schema_text,
-                keys=grouped,
-                order_by=found.order_by,
-                initial=found.initial,
-                keeps_keys=True,
-            )
-            .explode(found.matches, found.result)
-            ._then(ops.Select, columns=found.outputs)
+        matched = self._then(ops.Select, columns=found.columns)._then(
+            stateful.Scan,
+            keys=grouped,
+            order_by=found.order_by,
+            function=BuiltinFunction("match_recognize", found.settings),
+            initial=json.dumps(found.initial),
+            schema_text=found.schema_text,
+            keeps_keys=True,
         )
+        return matched.explode(found.matches, found.result)._then(ops.Select, columns=found.outputs)
 
     # ------------------------------------------------------------ PySpark's names
 

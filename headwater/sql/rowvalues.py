@@ -23,8 +23,8 @@ from headwater.sql.syntax import Binary, Call, Cast, Name, PredicateCall, Star, 
 COMPARISONS = ("=", "!=", "<", "<=", ">", ">=", "<=>")
 _STORED = ("tinyint", "smallint", "int", "bigint", "float", "double", "string", "boolean", "timestamp", "date")
 _OVER = "row patterns"
-_TO_NUMBER = {TIMESTAMP: "unix_micros", DATE: "unix_date"}
-_FROM_NUMBER = {TIMESTAMP: "timestamp_micros", DATE: "date_from_unix_date"}
+_TO_NUMBER: dict[DataType, str] = {TIMESTAMP: "unix_micros", DATE: "unix_date"}
+_FROM_NUMBER: dict[DataType, str] = {TIMESTAMP: "timestamp_micros", DATE: "date_from_unix_date"}
 
 Condition = list[Any]
 """``["and", c, d]``, ``["or", c, d]``, ``["not", c]``, ``["true", value]`` of this row, ``["<", side, side]`` and the

@@ -242,7 +242,9 @@ def patterns(path: str) -> DataflowBuilder:
         within="40 seconds",
     )
     rises.write.memory("rises")
-    counts = rises.to_layer("cloud").group_by(hw.window("ts", "30 seconds"), "location").agg(n="count(*)", most="max(n)")
+    counts = (
+        rises.to_layer("cloud").group_by(hw.window("ts", "30 seconds"), "location").agg(n="count(*)", most="max(n)")
+    )
     counts.write.memory("counts")
     timed.to_layer("cloud").match_recognize(
         "a b{,3} a",

@@ -34,3 +34,8 @@ def test_tutorial_is_deployed(tmp_path: Path) -> None:
         pages.run(pages.TUTORIAL, tmp_path, having=("spark",), seconds=2 * PATIENCE)
     finally:
         deployments.down(tmp_path / ".headwater")
+
+
+def test_patterns_guide_runs(tmp_path: Path) -> None:
+    """Run the dataflow of the guide on row patterns in two zones."""
+    pages.run([pages.DOCS / "guides" / "patterns.md"], tmp_path, having=("spark",))

@@ -70,6 +70,7 @@ GOOD: dict[str, Any] = {
     "initial": 0, "step": lambda state, row: state, "keep": lambda state, row: True, "per": "machine",
     "text": "SELECT machine, ts, v FROM readings",
     "existing": "v", "new": "value", "names": {"v": "value"}, "columns": {"twice": "v * 2"},
+    "pattern": "a b", "measures": {"n": "count(*)"},
 }  # fmt: skip
 """A good value of each required argument, by its name."""
 ALSO: dict[str, dict[str, Any]] = {

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headwater as hw
-from headwater.core.errors import DataflowError
+from headwater.app.loading import LoadedDataflow, check_trust
+from headwater.core.errors import DataflowError, HeadwaterError
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Select
 from headwater.dataflow.recognition import Recognition, recognition
@@ -102,7 +103,10 @@ class Search:
         if at >= len(self.rows):
             self.ran_out = True
             return False
-        if self.within is not None and (self.rows[at]["ts"] - self.rows[self.start]["ts"]).total_seconds() > self.within:
+        if (
+            self.within is not None
+            and (self.rows[at]["ts"] - self.rows[self.start]["ts"]).total_seconds() > self.within
+        ):
             return False
         condition = self.conditions.get(path[-1])
         return condition is None or condition(self, path) is True
@@ -347,7 +351,8 @@ def test_within_includes_its_end() -> None:
         ("=", None, 1, None), ("<=>", None, None, True), ("<=>", None, 1, False), ("!=", 1, 2, True),
         ("=", float("nan"), float("nan"), True), (">", float("nan"), float("inf"), True),
         ("<", 1.0, float("nan"), True), ("<", float("nan"), 1.0, False), (">=", float("nan"), float("nan"), True),
-        ("<", "a", "b", True), (">=", "a", "b", False), ("<=", 2, 2, True), ("<", 2, 2, False), (">", True, False, True),
+        ("<", "a", "b", True), (">=", "a", "b", False), ("<=", 2, 2, True), ("<", 2, 2, False),
+        (">", True, False, True),
     ],
 )  # fmt: skip
 def test_compares_as_spark(operator: str, left: Any, right: Any, truth: bool | None) -> None:
@@ -367,11 +372,19 @@ def test_aggregates_as_spark() -> None:
 # ---------------------------------------------------------------- the operators
 
 HOT = {"hot": "t > 90", "cold": "t < PREV(t) AND t < FIRST(hot.t) / 2"}
-PEAK = {"since": "first(hot.ts)", "peak": "max(hot.t) - min(t)", "n": "count(hot.*)", "left": "cold.v", "mean": "avg(v)"}
+PEAK = {
+    "since": "first(hot.ts)",
+    "peak": "max(hot.t) - min(t)",
+    "n": "count(hot.*)",
+    "left": "cold.v",
+    "mean": "avg(v)",
+}
 
 
 def hot(stream: Stream, **more: Any) -> Stream:
-    return stream.match_recognize("hot+ cold", **{"keys": "m", "define": HOT, "measures": PEAK, "within": "1 h", **more})
+    return stream.match_recognize(
+        "hot+ cold", **{"keys": "m", "define": HOT, "measures": PEAK, "within": "1 h", **more}
+    )
 
 
 def test_the_result_has_keys_event_time_and_measures() -> None:
@@ -426,11 +439,29 @@ def test_state_is_kept_while_its_meaning_is() -> None:
     assert form(changed) != kept
 
 
-def test_a_stored_dataflow_has_the_pattern() -> None:
+def test_a_stored_dataflow_has_the_pattern_and_no_code() -> None:
     flow = built(hot(readings()))
     again = Dataflow.from_json(flow.to_json())
-    assert again.keys == flow.keys
+    assert again == flow and again.keys == flow.keys
     assert scan_of(again).label == "scan(match_recognize, m)"
+    check_trust(LoadedDataflow(again, "a file", is_code=False), trust_code=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"name": "match", "settings": "{}"}, "Headwater has no function 'match'"),
+        ({"name": "match_recognize", "settings": "{}"}, "the settings of match_recognize are malformed: KeyError"),
+        ({"name": "match_recognize", "settings": "["}, "are malformed: JSONDecodeError"),
+        ({"name": "match_recognize"}, "function"),
+    ],
+)
+def test_malformed_functions_in_json(wrong: dict[str, str], message: str) -> None:
+    data = built(hot(readings())).to_data()
+    (scan,) = (o for o in data["operators"] if o["kind"] == "scan")
+    scan["function"] = wrong
+    with pytest.raises(HeadwaterError, match=message):
+        Dataflow.from_data(data)
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
