@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from headwater.core.errors import DataflowError, suggestion
+from headwater.dataflow.predictor import Predictor, predicting, predictor_of
 from headwater.dataflow.rowmatcher import matcher_of, matching
 
 
@@ -23,6 +24,7 @@ class Builtin:
 
 BUILTINS: Mapping[str, Builtin] = {
     "match_recognize": Builtin(matching, matcher_of),
+    "predict": Builtin(predicting, predictor_of),
 }
 
 
@@ -34,6 +36,16 @@ class BuiltinFunction:
 
     name: str
     settings: str
+
+    @property
+    def model(self) -> Predictor | None:
+        """The model of a prediction."""
+        return predictor_of(self.settings) if self.name == "predict" else None
+
+    @property
+    def has_code(self) -> bool:
+        """Whether it runs code of the dataflow: a pickled model's."""
+        return self.model is not None and self.model.has_code
 
     def load(self) -> Callable[..., Any]:
         """Make the function."""

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol
 
 from headwater.core.errors import DataflowError, HeadwaterError
@@ -21,6 +22,7 @@ from headwater.dataflow.arguments import ArgumentGuard
 from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.function import PythonFunction, accepts
 from headwater.dataflow.keys import KeyExpression, Keys
+from headwater.dataflow.predictor import predictor
 from headwater.dataflow.recognition import recognition
 from headwater.dataflow.settings import (
     Aggregated,
@@ -272,6 +274,37 @@ class Stream(habits.NameGuard):
             ops.Transform,
             function=self._function(function, 1, "transform"),
             schema_text=schema_text(schema, f"transform after '{self.operator.id}'"),
+        )
+
+    def predict(
+        self,
+        model: Place | Path,
+        columns: Columns,
+        *,
+        output: ColumnName = "prediction",
+        type: SchemaOf | None = None,
+        result: ColumnName | None = None,
+    ) -> Stream:
+        """Add a column with the predictions of a model file: ONNX, or scikit-learn's as skops or joblib.
+
+        ``columns``: those of the model's training, in their order; a row with NULL in one gets NULL. ``type``: the type
+        of the predictions, which is read from the model where it is left out. ``result``: the ONNX model's output, or
+        scikit-learn's method (``"predict_proba"``). A file of at most 1 MiB becomes part of the dataflow; a larger one
+        needs one absolute path on all hosts, where its hash is checked. joblib and pickle files run code.
+        """
+        made = predictor(
+            Path(model),
+            self.schema,
+            columns=_tuple(columns),
+            output=output,
+            result=result,
+            type=type,
+            where=self._place_of("predict"),
+        )
+        return self._then(
+            ops.MapBatches,
+            function=BuiltinFunction("predict", made.settings),
+            schema_text=f"{self.schema.text}, {quoted(output)} {made.type}",
         )
 
     # ------------------------------------------------------------ stateful
