@@ -26,8 +26,8 @@ from headwater.core.permissions import OPEN, Permissions, is_below
 from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.jdbcurl import parse_jdbc_url
 from headwater.dataflow.operators import MapBatches, Operator
-from headwater.dataflow.predictor import Predictor
 from headwater.dataflow.optionlists import check_kafka_settings, check_options
+from headwater.dataflow.predictor import Predictor
 from headwater.dataflow.sinks import FileSink, JdbcSink, KafkaSink
 from headwater.dataflow.sources import FileSource, MqttSource
 from headwater.disk.layout import full_path, sink_directory
