@@ -101,3 +101,5 @@ _.selectExpr
 _.printSchema
 _.dtypes
 _.toDF
+_.intra_op_num_threads
+_.inter_op_num_threads

@@ -336,6 +336,13 @@ def test_one_row_may_decide_several_matches() -> None:
     assert matches("(a a a a b) | a", {"a": "v > 2"}, [5, 5, 5, 0]) == [(0, 1), (1, 1), (2, 1)]
 
 
+def test_rows_of_variables_that_conditions_compare() -> None:
+    assert matches("b b a", {"a": "v >= LAST(b.v) AND v < 4"}, [1, 3, 2]) == [], "2 is below the last row of b"
+    assert matches("b b a", {"a": "v >= LAST(b.v) AND v < 4"}, [3, 1, 2]) == [(0, 3)]
+    # The preferred mappings a a and a b compare with 5; b a has another first row of a.
+    assert matches("(a | b) (a | b) c", {"c": "v > FIRST(a.v)"}, [5, 1, 3]) == [(0, 3)]
+
+
 def test_within_includes_its_end() -> None:
     ends = {"a": "v > 2", "c": "v < 4"}
     assert matches("a b* c", {**ends, "b": "NOT (v > PREV(v))"}, [5, 5, 5, 3, 9], within=3) == [(0, 4)]
