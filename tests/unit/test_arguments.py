@@ -6,6 +6,7 @@ import inspect
 import itertools
 import json
 import math
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from decimal import Decimal
@@ -73,7 +74,9 @@ GOOD: dict[str, Any] = {
     "pattern": "a b", "measures": {"n": "count(*)"},
 }  # fmt: skip
 """A good value of each required argument, by its name."""
+MODEL = tempfile.NamedTemporaryFile(suffix=".onnx")  # noqa: SIM115 - it is there while the tests run
 ALSO: dict[str, dict[str, Any]] = {
+    "stream.predict": {"model": MODEL.name, "columns": "v", "type": "double"},
     "stream.count_window": {"size": 3},
     "stream.top_k": {"per": "ts"},
     "stream.scan": {"function": fold},

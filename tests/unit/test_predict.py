@@ -49,17 +49,17 @@ def onnx(path: Path, *, weight: float = 1.0) -> Path:
     """Write a model that adds two columns, the first one times ``weight``."""
     skl2onnx = pytest.importorskip("skl2onnx")
     pytest.importorskip("onnxruntime")
-    from sklearn.linear_model import LinearRegression
-
-    model = LinearRegression().fit(FEATURES, FEATURES @ [weight, 1.0])
+    model = pytest.importorskip("sklearn.linear_model").LinearRegression().fit(FEATURES, FEATURES @ [weight, 1.0])
     path.write_bytes(skl2onnx.to_onnx(model, FEATURES[:1]).SerializeToString())
     return path
 
 
 def classes(path: Path) -> Path:
-    from sklearn.linear_model import LogisticRegression
-
-    model = LogisticRegression(C=1e4).fit(FEATURES, np.array(["low", "low", "high", "high"]))
+    model = (
+        pytest.importorskip("sklearn.linear_model")
+        .LogisticRegression(C=1e4)
+        .fit(FEATURES, np.array(["low", "low", "high", "high"]))
+    )
     if path.suffix == ".skops":
         pytest.importorskip("skops.io").dump(model, path)
     elif path.suffix == ".onnx":
@@ -67,9 +67,7 @@ def classes(path: Path) -> Path:
         found = skl2onnx.to_onnx(model, FEATURES[:1].astype("float32"), options={"zipmap": False})
         path.write_bytes(found.SerializeToString())
     else:
-        import joblib
-
-        joblib.dump(model, path)
+        pytest.importorskip("joblib").dump(model, path)
     return path
 
 
