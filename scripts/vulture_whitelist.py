@@ -113,3 +113,5 @@ _.register_flow
 _.register_auto_cdc_flow
 _.register_sql
 _.sql_text
+_.intra_op_num_threads
+_.inter_op_num_threads

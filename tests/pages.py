@@ -4,8 +4,8 @@
 - a ``sh`` block is run, all of them in one shell and one directory;
 - a ``text`` block with ``title="output"`` holds lines that the block before it shows, in this order; a line
   of ``...`` stands for any;
-- ``<!-- needs: spark -->`` above a block: it runs where a Spark may start; ``<!-- needs: machines -->``: it
-  never runs.
+- ``<!-- needs: spark -->`` above a block: it runs where a Spark may start; ``<!-- needs: onnx -->``: where the
+  libraries of models are installed; ``<!-- needs: machines -->``: it never runs.
 """
 
 from __future__ import annotations

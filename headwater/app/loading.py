@@ -13,6 +13,7 @@ from typing import Any
 from headwater.app.flowfile import executed, moved
 from headwater.core.errors import DataflowError, HeadwaterError
 from headwater.dataflow.builder import DataflowBuilder, flow
+from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.graph import Dataflow
 
@@ -139,9 +140,13 @@ def check_trust(loaded: LoadedDataflow, *, trust_code: bool) -> None:
     if loaded.is_code or trust_code:
         return
     for operator in loaded.dataflow.operators:
-        if any(isinstance(value, PythonFunction) for value in vars(operator).values()):
+        if any(_has_code(value) for value in vars(operator).values()):
             raise DataflowError(
                 "carries pickled Python code, which would be run",
                 where=f"{loaded.source}, {operator.where}",
                 hint="run it with --trust-code if you know who wrote it",
             )
+
+
+def _has_code(value: object) -> bool:
+    return isinstance(value, PythonFunction) or (isinstance(value, BuiltinFunction) and value.has_code)

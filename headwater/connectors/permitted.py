@@ -23,9 +23,11 @@ from headwater.connectors.mqtt import broker_address
 from headwater.continuum.broker import Broker
 from headwater.core.errors import DeploymentError
 from headwater.core.permissions import OPEN, Permissions, is_below
+from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.jdbcurl import parse_jdbc_url
-from headwater.dataflow.operators import Operator
+from headwater.dataflow.operators import MapBatches, Operator
 from headwater.dataflow.optionlists import check_kafka_settings, check_options
+from headwater.dataflow.predictor import Predictor
 from headwater.dataflow.sinks import FileSink, JdbcSink, KafkaSink
 from headwater.dataflow.sources import FileSource, MqttSource
 from headwater.disk.layout import full_path, sink_directory
@@ -140,6 +142,8 @@ def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Itera
             if "sourcearchivedir" in options:
                 target = full_path(options["sourcearchivedir"])
                 yield ResourceUse(kind="write", target=target, where=f"{where} (sourceArchiveDir)")
+        case MapBatches(function=BuiltinFunction(model=Predictor(path=str() as path))):
+            yield ResourceUse(kind="read", target=full_path(path), where=where)
         case MqttSource():
             for location in locations:
                 host, port, _ = broker_address(operator, location)

@@ -16,6 +16,7 @@ from headwater.core.errors import DataflowError
 from headwater.core.requirement import Requirement
 from headwater.core.rules import ANYTHING, OneLine, Refused, Rule, Span, rule_of
 from headwater.core.text import cut
+from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.settings import Duration, DurationOrNone
 from headwater.dataflow.types import EventTime, StreamType, idle_together, is_time
@@ -104,7 +105,7 @@ _LONGEST = 44  # characters of the settings in a label
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, PythonFunction):
+    if isinstance(value, PythonFunction | BuiltinFunction):
         return value.name
     if isinstance(value, tuple):
         return ", ".join(item if isinstance(item, str) else item[0] for item in value)
@@ -243,14 +244,16 @@ class Union(Operator):
 
 @dataclass(frozen=True, kw_only=True)
 class MapBatches(Operator):
-    """A Python function from an iterator of Arrow record batches to record batches of ``schema_text``."""
+    """A function from an iterator of Arrow record batches to record batches of ``schema_text``."""
 
     kind: ClassVar[str] = "map_batches"
     shown: ClassVar[tuple[str, ...]] = ("function",)
-    function: PythonFunction
+    function: PythonFunction | BuiltinFunction
     schema_text: str
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        if isinstance(self.function, BuiltinFunction):
+            self.function.check(self.where)
         return opaque_output(self, inputs[0], self.schema_text)
 
 

@@ -144,6 +144,9 @@ Projections = Annotated[
 ]
 Computed = Annotated[Expression, ExpressionText(example='with_columns(twice="v * 2")')]
 ComputedByName = Annotated[Mapping[str, Expression], ByName(ExpressionText(example='withColumns({"twice": "v * 2"})'))]
+RowPatternText = Annotated[str, Text(example='match_recognize("A B+ C", ...)')]
+Definitions = Annotated[Mapping[str, Expression], ByName(ExpressionText(example='define={"A": "v > 5"}'))]
+Measures = Annotated[Mapping[str, Expression], ByName(ExpressionText(example='measures={"n": "count(*)"}'))]
 NewNames = Annotated[Mapping[str, str], ByName(ColumnText())]
 Aggregated = Annotated[Expression, ExpressionText(example='agg(mean="avg(v)")')]
 AggregateItems = Annotated[

@@ -10,6 +10,7 @@ from headwater.core.errors import HeadwaterError
 from headwater.core.quantity import parse_interval
 from headwater.core.text import cut
 from headwater.dataflow.arguments import checked
+from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.operators import (
     Operator,
@@ -299,7 +300,7 @@ class Scan(Operator):
     shown: ClassVar[tuple[str, ...]] = ("function", "keys")
     keys: tuple[str, ...]
     order_by: tuple[str, ...]
-    function: PythonFunction
+    function: PythonFunction | BuiltinFunction
     initial: StateText
     schema_text: str
     keeps_keys: bool = False
@@ -307,6 +308,8 @@ class Scan(Operator):
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs
         order_columns(self, source)
+        if isinstance(self.function, BuiltinFunction):
+            self.function.check(self.where)
         for key in self.keys:
             column_named(self, key, source.schema)
         try:

@@ -9,18 +9,22 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol
 
 from headwater.core.errors import DataflowError, HeadwaterError
 from headwater.core.requirement import Requirement
-from headwater.core.rules import MOST_TEXT
+from headwater.core.rules import MOST_TEXT, Span
 from headwater.core.text import cut, shown
 from headwater.dataflow import habits, sinks, stateful
 from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import ArgumentGuard
+from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.function import PythonFunction, accepts
 from headwater.dataflow.keys import KeyExpression, Keys
 from headwater.dataflow.pairs import pair_fold, pairing
+from headwater.dataflow.predictor import predictor
+from headwater.dataflow.recognition import recognition
 from headwater.dataflow.settings import (
     Aggregated,
     AggregateItems,
@@ -30,13 +34,16 @@ from headwater.dataflow.settings import (
     Computed,
     ComputedByName,
     Condition,
+    Definitions,
     Duration,
     DurationOrNone,
     Label,
+    Measures,
     NewNames,
     Option,
     Place,
     Projections,
+    RowPatternText,
     SchemaOf,
     ShownRows,
     TopRows,
@@ -282,6 +289,37 @@ class Stream(habits.NameGuard):
             schema_text=schema_text(schema, f"transform after '{self.operator.id}'"),
         )
 
+    def predict(
+        self,
+        model: Place | Path,
+        columns: Columns,
+        *,
+        output: ColumnName = "prediction",
+        type: SchemaOf | None = None,
+        result: ColumnName | None = None,
+    ) -> Stream:
+        """Add a column with the predictions of a model file: ONNX, or scikit-learn's as skops or joblib.
+
+        ``columns``: those of the model's training, in their order; a row with NULL in one gets NULL. ``type``: the type
+        of the predictions, which is read from the model where it is left out. ``result``: the ONNX model's output, or
+        scikit-learn's method (``"predict_proba"``). A file of at most 1 MiB becomes part of the dataflow; a larger one
+        needs one absolute path on all hosts, where its hash is checked. joblib and pickle files run code.
+        """
+        made = predictor(
+            Path(model),
+            self.schema,
+            columns=_tuple(columns),
+            output=output,
+            result=result,
+            type=type,
+            where=self._place_of("predict"),
+        )
+        return self._then(
+            ops.MapBatches,
+            function=BuiltinFunction("predict", made.settings),
+            schema_text=f"{self.schema.text}, {quoted(output)} {made.type}",
+        )
+
     # ------------------------------------------------------------ stateful
 
     def with_watermark(
@@ -493,6 +531,50 @@ class Stream(habits.NameGuard):
 
         text = self.schema.text
         return self.scan(filter_acc, text, keys=keys, order_by=order_by, initial=initial, keeps_keys=True)
+
+    def match_recognize(
+        self,
+        pattern: RowPatternText,
+        *,
+        measures: Measures,
+        define: Definitions = {},  # noqa: B006 - never changed
+        keys: Columns = (),
+        order_by: Columns = (),
+        within: Duration | None = None,
+    ) -> Stream:
+        """Find a pattern of rows in the order of event time, and return a row for each match, as SQL's MATCH_RECOGNIZE.
+
+        ``pattern``: variables with ``|``, ``(...)``, ``*``, ``+``, ``?``, ``{n,m}``, and a further ``?`` for as few
+        rows as possible. ``define``: each variable's condition, with ``PREV(v)``, ``FIRST(a.v)`` and ``LAST(a.v)`` on a
+        side of a comparison; a variable without one takes any row. ``measures``: ``first``, ``last``, ``count``,
+        ``sum``, ``avg``, ``min`` and ``max`` over a variable (``a.v``) or all rows of the match (``v``), and arithmetic
+        on them. ``keys``: a match lies among the rows of a key. ``order_by``: the event time, and columns that order
+        equal times. ``within``: the longest time from the first to the last row. The next match begins after the last.
+
+        The result has the keys, the event time of the row that decided the match, and the measures.
+        """
+        where = self._place_of("match_recognize")
+        grouped = _tuple(keys)
+        found = recognition(
+            pattern,
+            self.shape,
+            measures={name: text_of(text) for name, text in measures.items()},
+            define={name: text_of(text) for name, text in define.items()},
+            keys=grouped,
+            order_by=_tuple(order_by),
+            within=None if within is None else Span().seconds(within, "within"),
+            where=where,
+        )
+        matched = self._then(ops.Select, columns=found.columns)._then(
+            stateful.Scan,
+            keys=grouped,
+            order_by=found.order_by,
+            function=BuiltinFunction("match_recognize", found.settings),
+            initial=json.dumps(found.initial),
+            schema_text=found.schema_text,
+            keeps_keys=True,
+        )
+        return matched.explode(found.matches, found.result)._then(ops.Select, columns=found.outputs)
 
     # ------------------------------------------------------------ PySpark's names
 

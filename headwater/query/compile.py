@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headwater.connectors.sparksql import column_of, expression
-from headwater.core.errors import RuntimeFailure, UserCodeError
+from headwater.core.errors import HeadwaterError, RuntimeFailure, UserCodeError
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
 from headwater.dataflow.function import raised
@@ -146,6 +146,8 @@ def guarded(operator: ops.MapBatches) -> Callable[[Iterator[pa.RecordBatch]], It
 
         try:
             yield from function(watched())
+        except HeadwaterError as error:  # of a function of Headwater: the words are there
+            raise UserCodeError(error.what, where=where, hint=error.hint) from error
         except Exception as error:
             row = _culprit(function, current[0]) if current else None
             raise UserCodeError(

@@ -17,7 +17,7 @@ from headwater.sql.special import AGGREGATE_RULES, ORDERED
 from headwater.sql.syntax import Call, Field, Lambda, Name, Star, SyntaxNode
 
 ROW_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last", "collect_list")
-"""Aggregates over windows of rows."""
+"""Aggregates of rows in their order: those of windows of rows, and but for collect_list of row patterns."""
 _AGGREGATES = frozenset([*AGGREGATES, *AGGREGATE_RULES, *ORDERED])
 
 
@@ -26,7 +26,7 @@ def is_aggregate(node: SyntaxNode) -> bool:
     return isinstance(node, Call) and node.name.lower() in _AGGREGATES
 
 
-_SAME = {"mean": "avg", "first_value": "first", "last_value": "last", "array_agg": "collect_list"}
+SAME_FUNCTION = {"mean": "avg", "first_value": "first", "last_value": "last", "array_agg": "collect_list"}
 
 
 def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str:
@@ -171,7 +171,7 @@ def row_aggregates(aggregates: tuple[tuple[str, str], ...], schema: Schema, *, w
     def take(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
         if not isinstance(node, Call) or node.name.lower() not in _AGGREGATES:
             return None
-        function = _SAME.get(node.name.lower(), node.name.lower())
+        function = SAME_FUNCTION.get(node.name.lower(), node.name.lower())
         arguments = node.arguments
         if function not in ROW_FUNCTIONS or node.filter is not None or node.distinct or len(arguments) != 1:
             raise DataflowError(
@@ -183,7 +183,7 @@ def row_aggregates(aggregates: tuple[tuple[str, str], ...], schema: Schema, *, w
         text = "1" if isinstance(argument, Star) else Inference(schema, place="scalar").walk(argument).text
         call = (function, text)
         if call not in calls:
-            calls[call] = _type(function, check(text, schema, where=where).type, where)
+            calls[call] = row_aggregate_type(function, check(text, schema, where=where).type, "windows of rows", where)
         return Name((f"__g{list(calls).index(call)}",))
 
     for alias, text in aggregates:
@@ -193,7 +193,8 @@ def row_aggregates(aggregates: tuple[tuple[str, str], ...], schema: Schema, *, w
     return RowAggregates(tuple(calls), tuple(calls.values()), outputs)
 
 
-def _type(function: str, argument: DataType, where: str) -> DataType:
+def row_aggregate_type(function: str, argument: DataType, over: str, where: str) -> DataType:
+    """Return the type of an aggregate that is computed row by row; ``over``: the rows, in messages."""
     text = argument.text
     whole = text in ("tinyint", "smallint", "int", "bigint")
     if function == "count":
@@ -201,14 +202,14 @@ def _type(function: str, argument: DataType, where: str) -> DataType:
     if function in ("sum", "avg"):
         if not whole and text not in ("float", "double"):
             raise DataflowError(
-                f"{function} of {text} is not supported over windows of rows",
+                f"{function} of {text} is not supported over {over}",
                 where=where,
                 hint="cast it to double or bigint",
             )
         return DataType.parse("bigint" if function == "sum" and whole else "double")
     if not whole and text not in ("float", "double", "string", "boolean", "timestamp", "date"):
         raise DataflowError(
-            f"{function} of {text} is not supported over windows of rows",
+            f"{function} of {text} is not supported over {over}",
             where=where,
             hint="select its parts first",
         )

@@ -271,6 +271,40 @@ def zipped(path: str) -> DataflowBuilder:
     return builder
 
 
+def patterns(path: str) -> DataflowBuilder:
+    """Row patterns by key and of all rows; windows count the matches by the time that decided them."""
+    builder, stream = _read(path)
+    timed = stream.where("v IS NOT NULL").with_watermark("ts", "5 seconds")
+    rises = timed.to_layer("site").match_recognize(
+        "low up+ (down{2} | under)",
+        keys=["location", "k"],
+        order_by=["ts", "id"],
+        define={"up": "v > PREV(v)", "down": "v < PREV(v)", "under": "v < FIRST(low.v) AND id % 2 = 0"},
+        measures={
+            "since": "first(ts)",
+            "until": "last(ts)",
+            "n": "count(*)",
+            "high": "max(up.v)",
+            "mean": "avg(v)",
+            "depth": "low.v - coalesce(under.v, min(down.v))",
+            "last_id": "id",
+        },
+        within="40 seconds",
+    )
+    rises.write.memory("rises")
+    counts = (
+        rises.to_layer("cloud").group_by(hw.window("ts", "30 seconds"), "location").agg(n="count(*)", most="max(n)")
+    )
+    counts.write.memory("counts")
+    timed.to_layer("cloud").match_recognize(
+        "a b{,3} a",
+        define={"a": "k = 'k1'", "b": "k <> 'k1' AND v <> PREV(v)"},
+        measures={"first_id": "first(id)", "last_id": "last(id)", "others": "count(b.v)", "least": "min(b.k)"},
+        order_by=["ts", "id"],
+    ).write.memory("pairs")
+    return builder
+
+
 FLOWS: Mapping[str, Callable[[str], DataflowBuilder]] = {
-    f.__name__: f for f in (stateless, acme, keyed, joined, python, flowunits, together, windows, zipped)
+    f.__name__: f for f in (stateless, acme, keyed, joined, python, flowunits, together, windows, zipped, patterns)
 }

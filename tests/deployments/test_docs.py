@@ -34,3 +34,14 @@ def test_tutorial_is_deployed(tmp_path: Path) -> None:
         pages.run(pages.TUTORIAL, tmp_path, having=("spark",), seconds=2 * PATIENCE)
     finally:
         deployments.down(tmp_path / ".headwater")
+
+
+def test_patterns_guide_runs(tmp_path: Path) -> None:
+    """Run the dataflow of the guide on row patterns in two zones."""
+    pages.run([pages.DOCS / "guides" / "patterns.md"], tmp_path, having=("spark",))
+
+
+def test_models_guide_runs(tmp_path: Path) -> None:
+    """Train a model, predict in two zones, and go on with another model."""
+    pytest.importorskip("skl2onnx")
+    pages.run([pages.DOCS / "guides" / "models.md"], tmp_path, having=("spark",))

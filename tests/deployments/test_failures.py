@@ -291,7 +291,7 @@ def test_a_spark_that_ends_is_missed(own_endpoint: LocalEndpoint, tmp_path: Path
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["stateless", "keyed", "joined", "flowunits"])
+@pytest.mark.parametrize("name", ["stateless", "keyed", "joined", "flowunits", "patterns"])
 def test_killed_again_and_again(name: str, own_endpoint: LocalEndpoint, tmp_path: Path) -> None:
     events = (KILL, PAUSE, KILL, STOP, KILL)
     source = BoundedSource(tmp_path / "in", disturbed(120, *events), rows_per_file=10)  # type: ignore[arg-type]

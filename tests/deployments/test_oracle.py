@@ -49,6 +49,7 @@ def _cases() -> Iterator[Any]:
     for name in FLOWS:
         for decision in BY_LOCATION:
             long = decision in ("unit per operator", "a location apart") and name not in CUT_EVERYWHERE
+            long = long or (name, decision) == ("patterns", "one unit")
             yield pytest.param(name, decision, marks=[pytest.mark.long] if long else [])
 
 

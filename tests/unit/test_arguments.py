@@ -6,6 +6,7 @@ import inspect
 import itertools
 import json
 import math
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from decimal import Decimal
@@ -81,9 +82,12 @@ GOOD: dict[str, Any] = {
     "initial": 0, "step": lambda state, row: state, "keep": lambda state, row: True, "per": "machine",
     "maker": hw.complete("v > 1"), "until": "v > 1", "text": "SELECT machine, ts, v FROM readings",
     "existing": "v", "new": "value", "names": {"v": "value"}, "columns": {"twice": "v * 2"},
+    "pattern": "a b", "measures": {"n": "count(*)"},
 }  # fmt: skip
 """A good value of each required argument, by its name."""
+MODEL = tempfile.NamedTemporaryFile(suffix=".onnx")  # noqa: SIM115 - it is there while the tests run
 ALSO: dict[str, dict[str, Any]] = {
+    "stream.predict": {"model": MODEL.name, "columns": "v", "type": "double"},
     "stream.count_window": {"size": 3},
     "stream.top_k": {"per": "ts"},
     "stream.scan": {"function": fold},

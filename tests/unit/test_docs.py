@@ -59,8 +59,9 @@ def test_tutorial(place: Path) -> None:
 
 @pytest.mark.parametrize("page", pages.GUIDES, ids=named)
 def test_guides(page: Path, place: Path) -> None:
+    having = ("onnx",) if importlib.util.find_spec("skl2onnx") else ()
     with controller():
-        pages.run([page], place)
+        pages.run([page], place, having=having)
 
 
 @pytest.mark.parametrize("page", ALL, ids=named)
