@@ -37,7 +37,7 @@ test-unit: setup ## Run the unit tests only
 	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit
 
 test-long: test-setup ## Run the tests marked long
-	@$(WITH_JAVA) $(BIN)/python -m pytest -m long --timeout 1800 tests
+	@$(WITH_JAVA) $(BIN)/python -m pytest -m long tests
 
 check: setup ## Check format, lint, types, import rules, unused code, names and file sizes
 	@$(MAKE) --no-print-directory --keep-going check-format check-lint check-types check-imports check-dead check-names check-size

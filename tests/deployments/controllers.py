@@ -60,6 +60,11 @@ def _tells(block: str) -> bool:
     return block.lstrip().startswith(tuple(f'"{name}' for name in _TELLING))
 
 
+_NOT_REACHED = "apply again when the node can be reached"
+"""The hint of a change that is given up where an agent does not answer for minutes: it may be this busy."""
+_AGAIN = 5
+
+
 def apply(plan: DeploymentPlan, store: str) -> int:
     """Store a plan as the desired state, as it was decided; return the deployment's version."""
     client = Client(store)
@@ -100,6 +105,11 @@ class Controller:
     def carry_out(self, version: int, *, kill: bool) -> None:
         """Wait until a version is in force; kill the controller meanwhile, with ``kill``."""
         change = self.end_of(version, kill=kill)
+        for _ in range(_AGAIN):
+            if change.outcome == "done" or _NOT_REACHED not in str(change.message):
+                break
+            store = str(self.place / "store.db")
+            change = self.end_of(apply(Client(store).stored(change.plan), store), kill=kill)
         assert change.outcome == "done", change
 
     def end_of(self, version: int, *, kill: bool) -> Change:

@@ -16,12 +16,12 @@ import pyarrow as pa
 from headwater.core.errors import HeadwaterError
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import compare
+from tests.patience import PATIENCE
 from tests.powercuts.deployment import Deployed
 from tests.powercuts.disk import SURVIVALS, Disk, Kind
 from tests.powercuts.writelog import Call
 
 _DRAFT = re.compile(r"(?<![^/])\.([^/]+)\.[0-9a-f]{32}")  # the name of a file that is being written
-_LONGEST = 600.0  # seconds for one run, far beyond its need
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def rebuild(deployed: Deployed, calls: Sequence[Call], cut: Cut) -> None:
 def go_on(deployed: Deployed, expected: Mapping[str, pa.Table], endpoint: LocalEndpoint, cut: Cut) -> Outcome:
     """Continue the run to its end from its directory, and compare the sinks with the batch run."""
     expired = threading.Event()
-    timer = threading.Timer(_LONGEST, expired.set)
+    timer = threading.Timer(PATIENCE, expired.set)
     timer.start()
     try:
         deployment = deployed.start(endpoint)
@@ -84,7 +84,7 @@ def go_on(deployed: Deployed, expected: Mapping[str, pa.Table], endpoint: LocalE
     finally:
         timer.cancel()
     if expired.is_set():
-        return Outcome(cut, "wrong", f"no end within {_LONGEST:.0f} s")
+        return Outcome(cut, "wrong", f"no end within {PATIENCE:.0f} s")
     # A sink without rows is read back without columns.
     got = {
         sink: found[sink] if found[sink].num_rows else table.schema.empty_table() for sink, table in expected.items()
