@@ -68,12 +68,17 @@ class CallbackSink(Sink):
     """``function(table, batch)`` for every batch, an Arrow table and its number.
 
     After a failure the same batch is repeated with the same number (as in PySpark's foreachBatch): store the last
-    number for exactly-once results.
+    number for exactly-once results. Each zone numbers its own batches; ``one_zone`` refuses to run in several.
     """
 
     kind: ClassVar[str] = "callback"
     shown: ClassVar[tuple[str, ...]] = ("function",)
+    newer: ClassVar[frozenset[str]] = frozenset(["one_zone"])
     function: PythonFunction
+    one_zone: bool | None = None
+
+    def partition_keys(self) -> tuple[str, ...] | None:
+        return () if self.one_zone else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -879,10 +879,13 @@ class Writer(habits.NameGuard):
         """Keep the rows in memory under this name (tests, notebooks)."""
         return self._sink(sinks.MemorySink).named(name)
 
-    def for_each_batch(self, function: Callable[..., Any]) -> WrittenStream:
-        """Call ``function(pyarrow.Table, batch_number)`` per batch; after a failure a batch may be repeated."""
+    def for_each_batch(self, function: Callable[..., Any], *, one_zone: bool = False) -> WrittenStream:
+        """Call ``function(pyarrow.Table, batch_number)`` per batch; after a failure a batch may be repeated.
+
+        Each zone numbers its own batches. With ``one_zone``, a plan that runs the sink in several zones is refused.
+        """
         captured = self.stream._function(function, 2, "for_each_batch")
-        return self._sink(sinks.CallbackSink, function=captured)
+        return self._sink(sinks.CallbackSink, function=captured, one_zone=one_zone or None)
 
     def kafka(
         self,

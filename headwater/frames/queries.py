@@ -53,7 +53,7 @@ def _called(stream: Stream, command: Message) -> WrittenStream:
     function = pickle.loads(command.foreach_batch.python_function.command)
     run: Any = functools.partial(on_frame, function)
     run.__qualname__ = getattr(function, "__name__", "function")
-    found = stream.write.for_each_batch(run)
+    found = stream.write.for_each_batch(run, one_zone=True)
     return found.named(command.query_name) if command.query_name else found
 
 

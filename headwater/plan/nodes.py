@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from headwater.continuum.model import Continuum
 from headwater.core.errors import ContinuumError, ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.sinks import Sink
 from headwater.plan.deployment import HostNames, Placement
 
 
@@ -223,19 +224,19 @@ def _replication_problems(dataflow: Dataflow, groups: NodeGroups) -> list[Headwa
             continue
         located = frozenset.intersection(*(dataflow.types[i].located_by for i in operator.inputs))
         if not {k.lower() for k in keys} & {c.lower() for c in located}:
+            layers = ", ".join(dict.fromkeys(group.layer for group in found))
+            hint = (
+                f"add the location column to its keys ({', '.join(sorted(located))})"
+                if located
+                else "read the source with location_as='location' and add it to the keys"
+            ) + f", or run it in a layer where one zone sees all rows (not {layers})"
             by = f"the keys ({', '.join(keys)}) do" if keys else "it has no keys, which does"
-            layers = dict.fromkeys(group.layer for group in found)
+            why = f"{by} not tell the location apart"
+            if isinstance(operator, Sink):
+                why = "each zone numbers its own batches, and its function knows them by number"
+                hint = f"run it in a layer where one zone sees all rows (not {layers})"
             problems.append(
-                PlacementError(
-                    f"runs {_in(found).replace(': ', ' (', 1)}), but {by} not tell the location apart",
-                    where=operator.where,
-                    hint=(
-                        f"add the location column to its keys ({', '.join(sorted(located))})"
-                        if located
-                        else "read the source with location_as='location' and add it to the keys"
-                    )
-                    + f", or run it in a layer where one zone sees all rows (not {', '.join(layers)})",
-                )
+                PlacementError(f"runs {_in(found).replace(': ', ' (', 1)}), but {why}", where=operator.where, hint=hint)
             )
     return problems
 

@@ -168,7 +168,7 @@ def batches_of_a_query(spark: Any, path: str, out: str) -> None:
         doubled = frame.selectExpr("device", "signal * 2 AS twice")
         doubled.write.mode("overwrite").parquet(f"{out}/batch={number}")
 
-    df = devices(spark, path).where("signal > 20")
+    df = hw.layer(devices(spark, path).where("signal > 20"), "cloud")
     query = (
         df.writeStream.foreachBatch(save).option("checkpointLocation", f"{out}-checkpoint")
         .trigger(availableNow=True).start()

@@ -16,9 +16,11 @@ from pyspark.sql import functions as F
 
 import headwater as hw
 from headwater.app import loading
-from headwater.core.errors import DataflowError
+from headwater.continuum.model import Continuum
+from headwater.core.errors import DataflowError, ErrorList
 from headwater.dataflow.operators import MapBatches, Where
 from headwater.dataflow.sinks import CallbackSink
+from headwater.plan.build import build
 
 SCHEMA = "machine string, ts timestamp, v double, tags array<string>"
 
@@ -324,6 +326,11 @@ def test_a_function_of_batches_of_a_query() -> None:
 
     (sink,) = hw.from_pyspark("f", job).build().sinks
     assert isinstance(sink, CallbackSink) and sink.id == "saved" and sink.function.name.endswith("save")
+    zones = "{layers: [edge, cloud], zones: {C: {layer: cloud}, A: {layer: edge, parent: C, locations: [L1]}, %s}}"
+    one, two = (Continuum.from_text(zones % more) for more in ("", "B: {layer: edge, parent: C, locations: [L2]}"))
+    build(hw.from_pyspark("f", job).build(), one)
+    with pytest.raises(ErrorList, match="knows them by number"):
+        build(hw.from_pyspark("f", job).build(), two)
 
 
 def test_a_job_in_a_file_is_a_dataflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
