@@ -43,6 +43,7 @@ _JOINS: dict[int, JoinKind] = {1: "inner", 3: "left"}  # JOIN_TYPE_INNER, JOIN_T
 _PLAIN = ("boolean", "byte", "short", "integer", "long", "float", "double", "string")
 _INPUTS = ("input", "left_input", "right_input")
 _FORMATS = ("csv", "json", "parquet")
+_STATIC = ("range", "local_relation", "cached_local_relation", "unresolved_table_valued_function")
 _SAME_ROWS = ("repartition", "repartition_by_expression")
 _REFUSED = {
     "sort": ("a stream has no order", "orderBy"),
@@ -98,6 +99,10 @@ class PlanReader:
             return self._over_joins()[kind](part)
         method = self._methods().get(kind)
         if method is None:
+            if kind in _STATIC:
+                raise DataflowError(
+                    f"{kind}: rows of this process", where=f"DataFrame ({kind})", hint="read a stream: spark.readStream"
+                )
             what, habit = _REFUSED.get(kind, (f"{kind} is no operator of a stream", ""))
             line = habits.STREAM.get(habit, "")
             hint = f"{_IN_DATAFLOW}, write .{line}" if line else f"write it {_IN_DATAFLOW}, or leave it out"

@@ -161,7 +161,7 @@ def test_a_stream_shows_its_columns_and_can_be_copied() -> None:
     [
         ("rows.where(F.udf(lambda v: v)('v'))", ".map_batches("),
         ("rows.where(F.row_number().over(Window.partitionBy('id').orderBy('v')) == 1)", "F.window(...)"),
-        ("SparkSession.builder.getOrCreate().range(5).show() or rows", "start no session here"),
+        ("SparkSession.builder.getOrCreate().range(5).show() or rows", "spark.readStream"),
     ],
 )
 def test_what_needs_a_spark_is_answered_at_the_line(line: str, hint: str, tmp_path: Path) -> None:
