@@ -24,6 +24,8 @@ from pathlib import Path
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from headwater.frames import pipelines
+
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^( *)(```+|~~~+) *([\w+-]*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
@@ -97,10 +99,16 @@ def check_paths(path: Path, prose: str, *, tops: set[str]) -> Iterator[tuple[int
             yield prose.count("\n", 0, match.start()) + 1, f"no such file in the project: {name}"
 
 
+SETTINGS = {*pipelines.SETTINGS, pipelines.TABLE_PATH}
+
+
 def check_modules(prose: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, problem) for each module in backticks, or name in one, that is not there."""
+    """Yield (line, problem) for each module in backticks, or name in one, that is not there.
+
+    Settings of PySpark's jobs have such names too.
+    """
     for match in CODE_SPAN.finditer(prose):
-        if MODULE.fullmatch(match[1]):
+        if MODULE.fullmatch(match[1]) and match[1] not in SETTINGS:
             parts = match[1].split(".")
             there = ROOT.joinpath(*parts)
             is_module = there.is_dir() or there.with_suffix(".py").exists()

@@ -22,7 +22,7 @@ from headwater.frames.types import columns_text
 from headwater.sql.schema import Schema
 from headwater.sql.statement import UnknownStream
 
-_CONF = {"headwater.layer": LAYER, "headwater.require": REQUIREMENT}
+SETTINGS = {"headwater.layer": LAYER, "headwater.require": REQUIREMENT}
 """Settings of a flow, and the hints that they stand for."""
 TABLE_PATH = "headwater.path"
 """A property of a table: the directory of its files; ``tables/<name>`` without it."""
@@ -109,9 +109,9 @@ class Pipeline(GraphElementRegistry):
             )
         stream = self._relations.stream(frame._plan.plan(self._client), f"the table {flow.target!r}")
         for setting, value in flow.spark_conf.items():
-            if setting not in _CONF:
+            if setting not in SETTINGS:
                 continue
-            stream = stream.to_layer(value) if _CONF[setting] == LAYER else stream.require(value)
+            stream = stream.to_layer(value) if SETTINGS[setting] == LAYER else stream.require(value)
         return stream
 
     def _name(self, output: Output, streams: list[Stream]) -> None:
