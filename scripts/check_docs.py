@@ -24,7 +24,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from headwater.frames import pipelines
+from headwater.frames import pipelines, session
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^( *)(```+|~~~+) *([\w+-]*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
@@ -99,7 +99,7 @@ def check_paths(path: Path, prose: str, *, tops: set[str]) -> Iterator[tuple[int
             yield prose.count("\n", 0, match.start()) + 1, f"no such file in the project: {name}"
 
 
-SETTINGS = {*pipelines.SETTINGS, pipelines.TABLE_PATH}
+SETTINGS = {*pipelines.SETTINGS, pipelines.TABLE_PATH, session.LOCATIONS}
 
 
 def check_modules(prose: str) -> Iterator[tuple[int, str]]:

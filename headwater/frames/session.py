@@ -26,6 +26,8 @@ from headwater.frames.types import spark_json, type_of_text
 
 _MEANING = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.caseSensitive")
 """Settings that change the meaning of expressions."""
+LOCATIONS = "headwater.locations"
+"""A setting of the session: the locations of the dataflow."""
 _ORIGINS = "spark.python.sql.dataFrameDebugging.enabled"
 """Whether PySpark looks for the line of each Column: DataFrames are checked at their lines anyway."""
 _ACTIONS = {
@@ -161,7 +163,7 @@ def offline(flow: DataflowBuilder) -> Iterator[LocalSession]:
     def get_or_create(self: Any) -> LocalSession:
         options = dict(self._options)
         flow.name = flow_name(options.get("spark.app.name"), flow.name)
-        if locations := options.get("headwater.locations"):
+        if locations := options.get(LOCATIONS):
             flow.locations = tuple(part.strip() for part in str(locations).split(","))
         return session
 
