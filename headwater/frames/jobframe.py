@@ -88,6 +88,14 @@ class JobFrame:
             return self.stream
         return self.stream.select(*(f"{printed(c.value)} AS {quoted(c.name)}" for c in star))
 
+    def flattened(self, what: str) -> JobFrame:
+        """Return the frame over ``flat(what)``, with its relations."""
+        relations = tuple(
+            replace(r, columns=tuple(ScopeColumn(c.name, Name((c.name,))) for c in r.columns))
+            for r in self.scope.relations
+        )
+        return replace(self, stream=self.flat(what), scope=Scope(relations))
+
 
 def named(frame: JobFrame, otherwise: str, taken: Iterable[str]) -> JobFrame:
     """Give each relation of a frame an alias that no other has, so that names can say which they mean."""

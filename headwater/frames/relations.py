@@ -216,8 +216,9 @@ class PlanReader:
         texts = []
         for message, node in zip(part.expressions, nodes, strict=True):
             if isinstance(node, Star):
-                columns = frame.scope.columns_of(node.parts[0]) if node.parts and len(frame.plans) > 1 else None
-                if columns is None and (len(frame.plans) > 1 or stream is not frame.stream):
+                owner = frame.scope.relation(node.parts[0]) if node.parts else None
+                columns = owner.columns if owner is not None else None
+                if columns is None and not node.parts and (len(frame.plans) > 1 or stream is not frame.stream):
                     columns = frame.scope.star
                 if columns is not None:
                     texts += [f"{printed(c.value)} AS {quoted(c.name)}" for c in columns]
@@ -253,7 +254,7 @@ class PlanReader:
 
     def _with_columns(self, part: Message) -> Stream:
         frame = self.frame(part.input)
-        frame = frame.over(frame.flat("withColumn"))
+        frame = frame.flattened("withColumn")
         stream, nodes = _read_over(frame, [a.expr for a in part.aliases])
         names = [a.name[0] for a in part.aliases]
         found = stream.withColumns({name: canonical(node) for name, node in zip(names, nodes, strict=True)})
@@ -369,15 +370,14 @@ class PlanReader:
                 where="DataFrame (aggregate)",
                 hint="write a groupBy for each level, and union them; for pivot, F.count_if(...) of each value",
             )
-        frame = self.frame(part.input)
-        if len(frame.plans) > 1 or frame.scope.relations[0].alias:
-            frame = JobFrame.of(frame.flat("groupBy"), frame.all_plans)
-        keys = [key_of(expression_tree(k)) for k in part.grouping_expressions]
+        frame = self.frame(part.input).flattened("groupBy")
+        keys = [key_of(frame.resolve(expression_tree(k, frame.place))) for k in part.grouping_expressions]
         named = [k.name if isinstance(k, KeyExpression) else k for k in keys]
         stream = frame.stream
         computed = {k.name: k.text for k in keys if isinstance(k, KeyExpression)}
         grouped = (stream.with_columns(**computed) if computed else stream).group_by(*named)
-        found = grouped.agg(*map(_text, part.aggregate_expressions))
+        aggregates = (frame.resolve(expression_tree(a, frame.place)) for a in part.aggregate_expressions)
+        found = grouped.agg(*map(canonical, aggregates))
         # Spark has the keys in the order in which they are written; a window need not be the first.
         written = [_window_name(k) if not isinstance(k, str) else k for k in named]
         order = [*written, *found.columns[len(written) :]]

@@ -131,6 +131,16 @@ PAIRS += [
         lambda d: d.sparkSession.sql("SELECT machine, v * 2 AS w FROM {readings} WHERE v > ?", args=[7], readings=d),
         lambda s: s.builder.sql("SELECT machine, v * 2 AS w FROM r WHERE v > 7", r=s),
     ),
+    (lambda d: d.alias("r").select("r.*", F.col("r.machine").alias("m")).drop("v"),
+     lambda s: s.select("machine", "ts", "v", "tags", "place", "machine AS m").drop("v")),
+    (lambda d: timed(d).alias("r").groupBy("r.machine", F.window("r.ts", "1 hour")).agg(F.max("r.v").alias("top")),
+     lambda s: timed(s).group_by(hw.window("ts", "1 hour"), "machine").agg("max(v) AS top").select(
+         "machine", "`window`", "top")),
+    (lambda d: timed(d).alias("a").join(other(d).drop("tags", "place").alias("b"), F.expr(
+        "a.machine = b.machine AND b.at BETWEEN a.ts - INTERVAL 1 MINUTE AND a.ts + INTERVAL 1 MINUTE"))
+        .drop(F.col("b.machine")).groupBy(F.window("a.ts", "1 hour"), "a.machine").agg(F.sum("b.w").alias("w")),
+     lambda s: timed(s).join(other(s).drop("tags", "place"), "machine", between=NEAR)
+        .group_by(hw.window("ts", "1 hour"), "machine").agg("sum(w) AS w")),
 ]  # fmt: skip
 
 
