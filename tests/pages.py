@@ -87,7 +87,9 @@ def run_blocks(todo: Sequence[Block], place: Path, *, seconds: float = PATIENCE)
     stage.mkdir(parents=True)
     command = f'#!/bin/sh\nexec "{sys.executable}" -c "from headwater.cli import main; main()" "$@"\n'
     (stage / "headwater").write_text(command)  # this checkout's code, independent of the installed version
-    (stage / "headwater").chmod(0o755)
+    (stage / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')  # with the libraries of the tests
+    for name in ("headwater", "python"):
+        (stage / name).chmod(0o755)
     script = []
     for n, block in enumerate(todo):
         script.append(f"echo '=== {n}'")
