@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
@@ -16,7 +16,7 @@ from headwater.sql.lexer import quote_name, quoted
 from headwater.sql.printer import printed
 from headwater.sql.rewrite import mapped
 from headwater.sql.scope import Scope, ScopeColumn, all_of, conjuncts, contains
-from headwater.sql.statement import RankCall
+from headwater.sql.statement import JoinKind, RankCall
 from headwater.sql.syntax import CaseWhen, Name, PredicateCall, SyntaxNode
 
 _BOUND = "AND b.ts BETWEEN a.ts - INTERVAL 1 MINUTE AND a.ts + INTERVAL 1 MINUTE"
@@ -39,9 +39,7 @@ def filtered(stream: Stream, condition: SyntaxNode) -> Stream:
     return stream.where(check_condition(printed(condition), stream.schema).text)
 
 
-def paired(
-    one: ScopedStream, other: ScopedStream, condition: SyntaxNode, *, how: Literal["inner", "left"], alias: str
-) -> ScopedStream:
+def paired(one: ScopedStream, other: ScopedStream, condition: SyntaxNode, *, how: JoinKind, alias: str) -> ScopedStream:
     """Pair the rows of two streams; ``alias``: a name of the right stream, for columns whose names both have."""
     (left, mine), (right, theirs) = one, other
     times = []

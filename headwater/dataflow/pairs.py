@@ -10,6 +10,7 @@ from headwater.core.errors import DataflowError
 from headwater.core.text import cut, shown
 from headwater.dataflow.types import StreamType
 from headwater.dataflow.windowmakers import has_map
+from headwater.sql.columnnames import free_name
 from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import row_struct
 from headwater.sql.schema import Column, Schema
@@ -60,9 +61,7 @@ def pairing(
     names = {c.name.lower(): c.name for c in mine}
     by = tuple(names[k.lower()] for k in keys)
     plain = tuple((c, quoted(c)) for c in dict.fromkeys(names[n.lower()] for n in both))
-    first, second = (
-        next(n for n in (f"{s}{'_' * i}" for i in range(len(taken) + 1)) if n not in taken) for s in _SIDES
-    )
+    first, second = (free_name(side, taken) for side in _SIDES)
     types = Schema(mine).struct, Schema(theirs).struct
     schema = Schema((*(left.schema.column(k) for k in by), Column(first, types[0]), Column(second, types[1])))
     of_left = [(c.name, quoted(c.name) if c.name in by else f"{first}.{quoted(c.name)}") for c in mine]

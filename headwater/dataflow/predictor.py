@@ -13,7 +13,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -157,6 +157,7 @@ def predictor(
     return Predictor(**{**vars(made), "type": spelled})
 
 
+@lru_cache(maxsize=16)
 def predictor_of(settings: str) -> Predictor:
     """Read settings; raise ValueError or KeyError for malformed ones."""
     found = json.loads(settings)
@@ -173,7 +174,7 @@ def predicting(settings: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
 
     def predict(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield predicted(_read(settings), batch)
+            yield predicted(predictor_of(settings), batch)
 
     return predict
 
@@ -203,28 +204,9 @@ def predicted(made: Predictor, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*batch.columns, values.take(places)], names=[*batch.schema.names, made.output])
 
 
+@lru_cache(maxsize=16)
 def load(made: Predictor) -> LoadedModel:
     """Return the model, loaded once in this process."""
-    return _loaded(_Wanted(made.sha256, made))
-
-
-class _Wanted:
-    """A model to load; equal where the content and the result are."""
-
-    def __init__(self, sha256: str, made: Predictor) -> None:
-        self.made = made
-        self.key = (sha256, made.format, made.result)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Wanted) and other.key == self.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-@lru_cache(maxsize=16)
-def _loaded(wanted: _Wanted) -> LoadedModel:
-    made = wanted.made
     module, extra = _EXTRAS[made.format]
     content = made.bytes()
     try:
@@ -331,11 +313,6 @@ class _EstimatorModel:
             warnings.filterwarnings("ignore", message="X does not have valid feature names")
             found: np.ndarray[Any, Any] = getattr(self._model, self._method)(matrix)
         return found
-
-
-@cache
-def _read(settings: str) -> Predictor:
-    return predictor_of(settings)
 
 
 def _as(column: pa.Array, tensor: str) -> np.ndarray[Any, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from headwater.core.errors import DataflowError
 from headwater.core.text import cut
 from headwater.dataflow.types import StreamType, is_time
+from headwater.sql.columnnames import free_name
 from headwater.sql.lexer import quoted
 from headwater.sql.rowpattern import is_bounded, parse_pattern, program_of, variables_of
 from headwater.sql.rowvalues import Condition, RowValues
@@ -94,10 +95,10 @@ def recognition(
     }
     at = values.value(quoted(time.column))
     taken = {c.lower() for c in kept}
-    matches, result = _free("matches", taken), _free("match", taken)
+    matches, result = free_name("matches", taken), free_name("match", taken)
     outputs = [(c, quoted(c)) for c in [*grouped, order[0]] if c.lower() not in {m.lower() for m in measures}]
     outputs += [(name, values.measure(text, result)) for name, text in measures.items()]
-    value_names = [_free(f"value{n}", taken) for n in range(len(values.texts))]
+    value_names = [free_name(f"value{n}", taken) for n in range(len(values.texts))]
     aggregates = [(m.function, letters.get(m.variable, ""), m.value) for m in values.measures]
     returned = [type_.schema.column(c) for c in dict.fromkeys([*grouped, order[0]])]
     struct = StructType(tuple(Column(f"g{n}", m.stored) for n, m in enumerate(values.measures)))
@@ -127,12 +128,6 @@ def recognition(
 
 def _variables(variables: tuple[str, ...]) -> str:
     return f"its variables are {cut(', '.join(variables), 600)}"
-
-
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
 
 
 def _program(program: tuple[Any, ...], letters: Mapping[str, str]) -> list[Any]:

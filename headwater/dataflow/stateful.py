@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from headwater.core.errors import HeadwaterError
+from headwater.core.errors import DataflowError, HeadwaterError
 from headwater.core.quantity import parse_interval
 from headwater.core.text import cut
 from headwater.dataflow.arguments import checked
@@ -254,6 +254,12 @@ class Join(Operator):
         return self.on
 
 
+def check_slide(size: int, slide: int | None, where: str) -> None:
+    """Refuse windows between which rows would be left out."""
+    if slide is not None and slide > size:
+        raise DataflowError(f"window of {size} rows every {slide}", where=where, hint="1 <= slide <= size")
+
+
 @dataclass(frozen=True, kw_only=True)
 class CountWindow(Operator):
     """Aggregates over every ``size`` rows of a key, a new window every ``slide`` rows."""
@@ -269,8 +275,7 @@ class CountWindow(Operator):
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs
-        if self.slide is not None and self.slide > self.size:
-            raise self.error(f"window of {self.size} rows every {self.slide}", "1 <= slide <= size")
+        check_slide(self.size, self.slide, self.where)
         order_columns(self, source)
         columns = [source.schema.column(column_named(self, k, source.schema)) for k in self.keys]
         columns += aggregate_columns(self, self.aggregates, source)

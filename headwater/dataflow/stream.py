@@ -739,12 +739,8 @@ class Counted(ArgumentGuard):
 
         The columns of ``schema`` follow the keys.
         """
-        slide = self.slide or self.size
-        if slide > self.size:
-            raise DataflowError(
-                f"window of {self.size} rows every {slide}", where=self._place_of("apply"), hint="1 <= slide <= size"
-            )
-        return _applied(self, RowWindows(self.size, slide), function, schema, "count_window.apply")
+        stateful.check_slide(self.size, self.slide, self._place_of("apply"))
+        return _applied(self, RowWindows(self.size, self.slide or self.size), function, schema, "count_window.apply")
 
 
 @dataclass(frozen=True)

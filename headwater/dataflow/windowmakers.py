@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from headwater.core.quantity import parse_duration
 from headwater.dataflow.arguments import checked
 from headwater.dataflow.settings import Condition, Duration, text_of
-from headwater.sql.schema import ArrayType, DataType, MapType, StructType
+from headwater.sql.schema import DataType, MapType, has_part
 
 WindowRow: TypeAlias = dict[str, Any]
 WindowStep: TypeAlias = Callable[[Any, WindowRow], tuple[Any, list[list[WindowRow]]]]
@@ -124,14 +124,7 @@ def window_fold(
 
 def has_map(type_: DataType) -> bool:
     """Return whether values of a type contain maps, whose keys a state in JSON would make text."""
-    match type_:
-        case MapType():
-            return True
-        case ArrayType(element):
-            return has_map(element)
-        case StructType(fields):
-            return any(has_map(f.type) for f in fields)
-    return False
+    return has_part(type_, lambda part: isinstance(part, MapType))
 
 
 def _row(value: Any) -> WindowRow:

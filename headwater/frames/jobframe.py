@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
 from headwater.sql.columnnames import free_name
-from headwater.sql.columns import ExpressionMessages, Message
+from headwater.sql.columns import ExpressionMessages, Message, attribute_parts
 from headwater.sql.lexer import quoted
 from headwater.sql.printer import printed
 from headwater.sql.scope import Scope, ScopeColumn, ScopeRelation
@@ -70,8 +70,7 @@ class JobFrame:
                 f"the column {part.unparsed_identifier!r} of a DataFrame on both sides of a join",
                 hint='give the sides names, a.alias("l").join(b.alias("r"), ...), and write F.col("l.id")',
             )
-        parts = [p.replace("``", "`").strip("`") for p in (part.unparsed_identifier,)]
-        return Name((owners[0].alias, *parts))
+        return Name((owners[0].alias, *attribute_parts(part.unparsed_identifier)))
 
     def flat(self, what: str) -> Stream:
         """Return the stream with the columns under their own names; ``what`` needs these."""

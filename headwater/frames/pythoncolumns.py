@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from headwater.core.errors import DataflowError
-from headwater.core.text import cut, shown
+from headwater.core.text import shown
 from headwater.dataflow.stream import Stream
 from headwater.frames.functions import Call, Form, with_results
+from headwater.frames.pickled import calling, unpickled
 from headwater.frames.types import spark_json, type_of
 from headwater.sql.columnnames import free_name
 from headwater.sql.columns import ExpressionMessages, Message
@@ -31,6 +31,21 @@ _FORMS: dict[int, Form] = {
 }
 
 
+@dataclass(frozen=True)
+class PythonCall:
+    """A call of a Python function in an expression; ``name`` is the column of its results."""
+
+    name: str
+    function: Callable[..., Any]
+    form: Form
+    arguments: tuple[SyntaxNode, ...]
+    returns: DataType
+
+    def over(self, columns: list[str]) -> Call:
+        """Return the call as a worker runs it, with the columns of its arguments."""
+        return self.name, self.function, self.form, tuple(columns), json.dumps(spark_json(self.returns))
+
+
 class PythonColumns:
     """Reads expressions over a stream, and adds the results of their Python functions to it.
 
@@ -40,7 +55,7 @@ class PythonColumns:
     def __init__(self, stream: Stream, resolve: Callable[[SyntaxNode], SyntaxNode]) -> None:
         self.stream = stream
         self._resolve = resolve
-        self._calls: list[tuple[Call, tuple[SyntaxNode, ...], DataType]] = []
+        self._calls: list[PythonCall] = []
 
     def place(self, message: Message, reader: ExpressionMessages) -> SyntaxNode | None:
         """Read a call of a Python function as the column of its results."""
@@ -60,46 +75,43 @@ class PythonColumns:
                 hint="leave out asNondeterministic(), and compute from columns only",
             )
         arguments = tuple(self._resolve(reader.value(argument)) for argument in part.arguments)
-        # PySpark has pickled the function of this very process a moment ago.
-        function, returns = pickle.loads(part.python_udf.command)
-        name = free_name("result", [*self.stream.columns, *(call[0] for call, _, _ in self._calls)])
-        found = type_of(returns)
-        self._calls.append(((name, function, form, (), json.dumps(spark_json(found))), arguments, found))
+        function, returns = unpickled(part.python_udf.command)
+        name = free_name("result", [*self.stream.columns, *(call.name for call in self._calls)])
+        self._calls.append(PythonCall(name, function, form, arguments, type_of(returns)))
         return Name((name,))
 
     def finish(self) -> Stream:
         """Return the stream with the results as further columns; each operator has the calls that need no other's."""
-        ready: list[tuple[Call, tuple[SyntaxNode, ...], DataType]] = []
-        for one in self._calls:
-            pending = {call[0] for call, _, _ in ready}
-            computed = [a for a in one[1] if not isinstance(a, Name) or len(a.parts) > 1]
+        ready: list[PythonCall] = []
+        for call in self._calls:
+            pending = {other.name for other in ready}
+            computed = [a for a in call.arguments if not isinstance(a, Name) or len(a.parts) > 1]
             if any(name.parts[0] in pending for a in computed for name in names_in(a)):
                 self._add(ready)
                 ready = []
-            ready.append(one)
+            ready.append(call)
         if ready:
             self._add(ready)
         return self.stream
 
-    def _add(self, calls: list[tuple[Call, tuple[SyntaxNode, ...], DataType]]) -> None:
+    def _add(self, calls: list[PythonCall]) -> None:
         stream, before = self.stream, self.stream.columns
         known = {c.lower(): c for c in before}
-        results = {call[0] for call, _, _ in calls}
+        results = [call.name for call in calls]
         done: list[Call] = []
-        for (name, function, form, _, returns), arguments, _ in calls:
+        for call in calls:
             names = []
-            for argument in arguments:
+            for argument in call.arguments:
                 if isinstance(argument, Name) and len(argument.parts) == 1:
                     plain = argument.parts[0]
-                    if plain not in results and plain.lower() not in known:
-                        stream._require_columns([plain], name)
-                    names.append(plain if plain in results else known[plain.lower()])
+                    if plain not in results:
+                        stream._require_columns([plain], call.name)
+                        plain = known[plain.lower()]
+                    names.append(plain)
                     continue
                 names.append(free_name("argument", [*stream.columns, *results]))
                 stream = stream.with_columns(**{names[-1]: canonical(argument)})
-            done.append((name, function, form, tuple(names), returns))
-        kept = [*before, *(call[0] for call in done)]
-        schema = [c.text for c in self.stream.schema] + [f"{quoted(call[0])} {found.text}" for call, _, found in calls]
-        run: Any = functools.partial(with_results, tuple(done), tuple(kept))
-        run.__qualname__ = cut(", ".join(getattr(call[1], "__name__", "function") for call in done), 100)
+            done.append(call.over(names))
+        schema = [c.text for c in self.stream.schema] + [f"{quoted(call.name)} {call.returns.text}" for call in calls]
+        run = calling([call.function for call in calls], with_results, tuple(done), (*before, *results))
         self.stream = stream.map_batches(run, ", ".join(schema))

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import pickle
-from typing import Any
-
 from headwater.core.errors import DataflowError
 from headwater.core.text import shown
 from headwater.dataflow.stream import Stream, WrittenStream
 from headwater.frames.functions import on_frame
-
-Message = Any
-"""A message of Spark Connect's protocol: ``spark.connect.WriteStreamOperationStart``."""
+from headwater.frames.pickled import calling, unpickled
+from headwater.sql.columns import Message
 
 _OURS = ("checkpointLocation", "checkpointlocation", "path", "truncate", "numRows", "numrows")
 """Options that a deployment does not need: it keeps checkpoints of its own."""
 
 
 def written(stream: Stream, command: Message) -> WrittenStream:
-    """Add the sink of a query to the dataflow; its trigger is an option of ``headwater run``."""
+    """Add the sink of a query, a ``WriteStreamOperationStart``; its trigger is an option of ``headwater run``."""
     where = f"writeStream ({command.format or 'no format'})"
     if command.output_mode.lower() not in ("", "append"):
         raise DataflowError(
@@ -37,23 +32,18 @@ def written(stream: Stream, command: Message) -> WrittenStream:
         raise DataflowError(
             "foreach calls Python for every row", where=where, hint="write .foreachBatch(function): it gets a DataFrame"
         )
-    if command.HasField("foreach_batch"):
-        return _called(stream, command)
     options = {k: v for k, v in command.options.items() if k not in _OURS}
-    found = _sink(stream, command, options, where)
-    if options:
-        raise DataflowError(
-            f"options {', '.join(sorted(options))}", where=where, hint="leave them out: this sink has no such options"
-        )
-    return found.named(command.query_name) if command.query_name else found
-
-
-def _called(stream: Stream, command: Message) -> WrittenStream:
-    # PySpark has pickled the function of this very process a moment ago.
-    function = pickle.loads(command.foreach_batch.python_function.command)
-    run: Any = functools.partial(on_frame, function)
-    run.__qualname__ = getattr(function, "__name__", "function")
-    found = stream.write.for_each_batch(run, one_zone=True)
+    if command.HasField("foreach_batch"):
+        function = unpickled(command.foreach_batch.python_function.command)
+        found = stream.write.for_each_batch(calling([function], on_frame, function), one_zone=True)
+    else:
+        found = _sink(stream, command, options, where)
+        if options:
+            raise DataflowError(
+                f"options {', '.join(sorted(options))}",
+                where=where,
+                hint="leave them out: this sink has no such options",
+            )
     return found.named(command.query_name) if command.query_name else found
 
 
@@ -69,9 +59,9 @@ def _sink(stream: Stream, command: Message, options: dict[str, str], where: str)
                     "CSV files without a header", where=where, hint='add .option("header", True), or write JSON'
                 )
             return stream.write.files(path, format=kind)
-        case "console" | "noop" | "":
-            if command.format != "console":
-                raise DataflowError("no format", where=where, hint='give one: .format("parquet")')
+        case "":
+            raise DataflowError("no format", where=where, hint='give one: .format("parquet")')
+        case "console":
             return stream.write.console()
         case "memory":
             return stream.write.memory(command.query_name or "memory")

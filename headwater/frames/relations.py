@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import pickle
-import typing
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any
 
 from headwater.core.errors import DataflowError
 from headwater.core.text import cut, shown
@@ -21,20 +18,18 @@ from headwater.dataflow.stateful import SessionWindow, TimeWindow
 from headwater.dataflow.stream import Stream
 from headwater.frames.functions import in_pandas
 from headwater.frames.jobframe import JobFrame, named
+from headwater.frames.pickled import calling, unpickled
 from headwater.frames.pythoncolumns import PythonColumns
-from headwater.frames.types import columns_text, schema_text, spark_json, type_of
-from headwater.sql.columns import ExpressionMessages, expression_tree
+from headwater.frames.types import columns_text, source_schema, spark_json, type_of
+from headwater.sql.columns import ExpressionMessages, Message, expression_tree
 from headwater.sql.expressions import check
 from headwater.sql.lexer import quoted
 from headwater.sql.printer import canonical, printed
+from headwater.sql.schema import Column, StructType
 from headwater.sql.scope import Scope, all_of
-from headwater.sql.statement import UnknownStream
+from headwater.sql.statement import JoinKind, UnknownStream
 from headwater.sql.syntax import Alias, Binary, Literal, Name, Star, SyntaxNode
 
-Message = Any
-"""A message of Spark Connect's protocol: ``spark.connect.Relation`` or a part of it."""
-
-JoinKind: TypeAlias = typing.Literal["inner", "left"]
 LAYER, REQUIREMENT = "headwater_layer", "headwater_require"
 """Names of hints: Spark ignores hints that it does not know, so the same code runs on it."""
 _UNION, _GROUPING = 2, 1  # SET_OP_TYPE_UNION, GROUP_TYPE_GROUPBY
@@ -84,19 +79,20 @@ class PlanReader:
         """Return the stream of a relation, whose columns have names of their own."""
         return self.frame(relation).flat(what)
 
-    def fields(self, relation: Message) -> list[dict[str, Any]]:
-        """Return the columns of a frame in Spark's JSON; of a join, two may have one name."""
+    def row_type(self, relation: Message) -> StructType:
+        """Return the columns of a frame; of a join, two may have one name."""
         frame = self.frame(relation)
-        types = ((c.name, check(printed(c.value), frame.stream.schema).type) for c in frame.scope.star)
-        return [{"name": n, "type": spark_json(t), "nullable": True, "metadata": {}} for n, t in types]
+        schema = frame.stream.schema
+        return StructType(tuple(Column(c.name, check(printed(c.value), schema).type) for c in frame.scope.star))
 
     def _translated(self, relation: Message) -> JobFrame:
         kind = relation.WhichOneof("rel_type") or ""
         part = getattr(relation, kind, None)
         if kind in _SAME_ROWS:
             return self.frame(getattr(part, "input"))  # noqa: B009
-        if kind in self._over_joins():
-            return self._over_joins()[kind](part)
+        over_join = self._over_joins().get(kind)
+        if over_join is not None:
+            return over_join(part)
         method = self._methods().get(kind)
         if method is None:
             if kind in _STATIC:
@@ -165,7 +161,7 @@ class PlanReader:
                 where=where,
                 hint='give one path and a schema: .schema("id int, ts timestamp").json("in/{location}")',
             )
-        return self._flow.read.files(paths[0], schema_text(source.schema), format=source.format, **places, **options)
+        return self._flow.read.files(paths[0], source_schema(source.schema), format=source.format, **places, **options)
 
     def _named_table(self, name: str) -> Stream:
         frame = self._views.get(name.lower())
@@ -253,8 +249,7 @@ class PlanReader:
         return JobFrame.of(frame.flat(f"alias({part.alias!r})"), frame.all_plans, part.alias)
 
     def _with_columns(self, part: Message) -> Stream:
-        frame = self.frame(part.input)
-        frame = frame.flattened("withColumn")
+        frame = self.frame(part.input).flattened("withColumn")
         stream, nodes = _read_over(frame, [a.expr for a in part.aliases])
         names = [a.name[0] for a in part.aliases]
         found = stream.withColumns({name: canonical(node) for name, node in zip(names, nodes, strict=True)})
@@ -299,12 +294,9 @@ class PlanReader:
                 where="DataFrame (map_partitions)",
                 hint="write df.mapInArrow(function, schema), or df.mapInPandas(function, schema)",
             )
-        # PySpark has pickled the function of this very process a moment ago.
-        given, schema = pickle.loads(function.command)
+        given, schema = unpickled(function.command)
         if function.eval_type == _PANDAS:
-            run: Any = functools.partial(in_pandas, given, json.dumps(spark_json(type_of(schema))))
-            run.__qualname__ = getattr(given, "__name__", "function")
-            given = run
+            given = calling([given], in_pandas, given, json.dumps(spark_json(type_of(schema))))
         return self.stream(part.input).map_batches(given, columns_text(schema))
 
     def _join(self, part: Message) -> JobFrame:
@@ -386,10 +378,6 @@ class PlanReader:
 
 def _window_name(window: TimeWindow | SessionWindow) -> str:
     return "window" if isinstance(window, TimeWindow) else "session_window"
-
-
-def _text(message: Message) -> str:
-    return canonical(expression_tree(message))
 
 
 def _plain(message: Message, method: str) -> str:

@@ -58,7 +58,7 @@ class LocalClient:
 
     def schema(self, plan: Any, *_: Any) -> StructType:
         """Return the schema of a DataFrame, by Headwater's own inference."""
-        return StructType.fromJson({"type": "struct", "fields": self.relations.fields(plan.root)})
+        return StructType.fromJson(spark_json(self.relations.row_type(plan.root)))
 
     def _analyze(self, method: str, **given: Any) -> Any:
         """Answer questions about a DataFrame; keeping its rows has no meaning here, and changes none."""

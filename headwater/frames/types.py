@@ -41,7 +41,7 @@ def type_of(found: Any) -> DataType:
     return type_of_text(str(text) if text is not None else _text(json.loads(found.json())))
 
 
-def schema_text(found: str) -> str:
+def source_schema(found: str) -> str:
     """Return the schema of a source as DDL; PySpark sends a StructType as JSON."""
     return _columns(json.loads(found)["fields"], " ") if found.lstrip().startswith("{") else found
 

@@ -12,7 +12,6 @@ under its own tag, so that it can be extracted, or put beside others, as bytes.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -146,7 +145,7 @@ def in_batch(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> Da
         import pyarrow as pa
 
         rows = sorted(group.to_pylist(), key=order_key(order))
-        _, out = fold_rows(function, json.loads(initial), rows, where=where)
+        _, out = fold_rows(function, state_value(initial), rows, where=where)
         return pa.Table.from_pylist([{n: r.get(n) for n in names} for r in out], schema=arrow)
 
     return frame.groupBy(*grouped_by).applyInArrow(whole, target)

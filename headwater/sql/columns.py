@@ -95,7 +95,7 @@ class SparkColumn(Protocol):
 
 def is_column(value: object) -> bool:
     """Return whether a value is a Column of PySpark, by the names of its classes."""
-    return any(c.__name__ == "Column" and c.__module__.startswith("pyspark.sql.") for c in type(value).__mro__)
+    return _is_of_pyspark(value, "Column")
 
 
 @contextlib.contextmanager
@@ -112,7 +112,11 @@ def columns_allowed() -> Iterator[None]:
 
 def is_frame(value: object) -> bool:
     """Return whether a value is a DataFrame of PySpark, by the names of its classes."""
-    return any(c.__name__ == "DataFrame" and c.__module__.startswith("pyspark.sql.") for c in type(value).__mro__)
+    return _is_of_pyspark(value, "DataFrame")
+
+
+def _is_of_pyspark(value: object, name: str) -> bool:
+    return any(c.__name__ == name and c.__module__.startswith("pyspark.sql.") for c in type(value).__mro__)
 
 
 def column_text(column: Any, *, alias: bool = True) -> str:
@@ -184,10 +188,10 @@ class ExpressionMessages:
             case "literal":
                 return _literal(part)
             case "unresolved_attribute":
-                return Name(_parts(part.unparsed_identifier))
+                return Name(attribute_parts(part.unparsed_identifier))
             case "unresolved_star":
                 target = part.unparsed_target.removesuffix(".*")
-                return Star(_parts(target) if target else ())
+                return Star(attribute_parts(target) if target else ())
             case "expression_string":
                 return parse_item(part.expression)
             case "unresolved_function":
@@ -279,7 +283,7 @@ def _negated(node: SyntaxNode) -> SyntaxNode:
     return Unary("NOT", node)
 
 
-def _parts(identifier: str) -> tuple[str, ...]:
+def attribute_parts(identifier: str) -> tuple[str, ...]:
     """Split a column's name at its dots, as Spark does: ``window.start``, and `` `a.b` `` in back-quotes."""
     parts, at = [], 0
     while at < len(identifier):

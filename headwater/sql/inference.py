@@ -44,6 +44,7 @@ from headwater.sql.schema import (
     MapType,
     Schema,
     StructType,
+    has_part,
     suggest,
 )
 from headwater.sql.syntax import (
@@ -376,7 +377,8 @@ class Inference:
                 value = self.walk(argument)
             finally:
                 self._place = "outside"
-            simple = not isinstance(value.type, ArrayType | StructType) or not _has_float(value.type)
+            nested = isinstance(value.type, ArrayType | StructType)
+            simple = not (nested and has_part(value.type, lambda part: part in (FLOAT, DOUBLE)))
             if not is_orderable(value.type) or not simple:
                 raise DataflowError(
                     f"{value.shown}, whose distinct values are not kept", hint="take its parts: count(DISTINCT a, b)"
@@ -448,15 +450,6 @@ class Inference:
             node, arguments=called.arguments, order=called.order, filter=condition.node if condition else None
         )
         return Typed(resolved, typed.type)
-
-
-def _has_float(found: DataType) -> bool:
-    match found:
-        case ArrayType(element):
-            return _has_float(element)
-        case StructType(fields):
-            return any(_has_float(f.type) for f in fields)
-    return found in (FLOAT, DOUBLE)
 
 
 def _below(node: SyntaxNode) -> list[SyntaxNode]:

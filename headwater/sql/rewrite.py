@@ -17,7 +17,7 @@ from headwater.sql.special import AGGREGATE_RULES, ORDERED
 from headwater.sql.syntax import Call, Field, Lambda, Name, Star, SyntaxNode
 
 ROW_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last", "collect_list")
-"""Aggregates of rows in their order: those of windows of rows, and but for collect_list of row patterns."""
+"""Aggregates of rows in their order: those of windows of rows. Row patterns have all but ``collect_list``."""
 _AGGREGATES = frozenset([*AGGREGATES, *AGGREGATE_RULES, *ORDERED])
 
 

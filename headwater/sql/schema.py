@@ -6,7 +6,7 @@ The spelling is Spark's own: ``DataType.text`` equals ``DataType.simpleString``,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -160,6 +160,20 @@ class StructType(DataType):
     def field(self, name: str) -> Column | None:
         """Return a field by name, ignoring case; None if there is none."""
         return next((f for f in self.fields if f.name.lower() == name.lower()), None)
+
+
+def has_part(found: DataType, wanted: Callable[[DataType], bool]) -> bool:
+    """Return whether a type, or a type inside of it, is a wanted one."""
+    if wanted(found):
+        return True
+    match found:
+        case ArrayType(element):
+            return has_part(element, wanted)
+        case MapType(key, value):
+            return has_part(key, wanted) or has_part(value, wanted)
+        case StructType(fields):
+            return any(has_part(f.type, wanted) for f in fields)
+    return False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 from headwater.core.errors import DataflowError
 from headwater.core.text import shown_value
@@ -19,6 +19,7 @@ from headwater.sql.parser import ExpressionReader, parse
 from headwater.sql.statement import (
     Clause,
     ExplodeView,
+    JoinKind,
     JoinRelation,
     PlaceHint,
     Query,
@@ -286,7 +287,7 @@ class _StatementReader(ExpressionReader):
             token = self._peek()
             if token.text == "," and token.kind == "symbol":
                 raise self._error(token, "a comma pairs every row of a stream with all of the other's", _BOUNDED)
-            how: Literal["inner", "left"] = "inner"
+            how: JoinKind = "inner"
             if token.upper in ("INNER", "LEFT"):
                 self.position += 1
                 how = "left" if token.upper == "LEFT" else "inner"

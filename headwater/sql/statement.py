@@ -73,13 +73,16 @@ class QueryRelation:
     at: int
 
 
+JoinKind: TypeAlias = Literal["inner", "left"]
+
+
 @dataclass(frozen=True)
 class JoinRelation:
     """Two relations, and the condition by which their rows are paired."""
 
     left: Relation
     right: StreamRelation | QueryRelation
-    how: Literal["inner", "left"]
+    how: JoinKind
     at: int
     on: Clause
 

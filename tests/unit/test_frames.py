@@ -13,14 +13,17 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
 
 import headwater as hw
 from headwater.app import loading
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError, ErrorList
-from headwater.dataflow.operators import MapBatches, Where
+from headwater.dataflow.operators import MapBatches, Select, Where
 from headwater.dataflow.sinks import CallbackSink
 from headwater.plan.build import build
+from headwater.query.sparktypes import spark_type
+from headwater.sql.schema import Schema
 
 SCHEMA = "machine string, ts timestamp, v double, tags array<string>"
 
@@ -144,6 +147,19 @@ PAIRS += [
 ]  # fmt: skip
 
 
+def test_a_field_of_a_struct_is_one_of_its_side() -> None:
+    def job(spark: Any) -> None:
+        left = timed(readings(spark)).withColumn("st", F.struct("v"))
+        right = other(readings(spark)).withColumn("st", F.struct(F.col("w").alias("v")))
+        near = F.expr("at >= ts") & (right.at <= left.ts + F.expr("INTERVAL 1 MINUTE"))
+        joined = left.join(right, (left.machine == right.machine) & near)
+        joined.select(left["st.v"].alias("a"), right["st.v"].alias("b")).writeStream.format("console").start()
+
+    flow = hw.from_pyspark("f", job).build()
+    columns = [o.columns for o in flow.operators if isinstance(o, Select)][-1]
+    assert columns == (("a", "st.v"), ("b", "right_st.v"))
+
+
 def test_views_of_one_name_replace_each_other() -> None:
     def job(spark: Any) -> None:
         frame = readings(spark)
@@ -262,7 +278,8 @@ def results(frame: Callable[[Any], Any]) -> list[Any]:
     batches = pa.Table.from_pylist(ROWS, TYPES).to_batches(max_chunksize=2)
     for call in (o for o in flow.operators if isinstance(o, MapBatches)):
         batches = list(call.function.load()(iter(batches)))
-        assert [str(f.type) for f in batches[0].schema]
+        wanted = [spark_type(c.type) for c in Schema.parse(call.schema_text)]
+        assert [from_arrow_type(field.type) for field in batches[0].schema] == wanted
     found = pa.Table.from_batches(batches).to_pylist()
     return [[value for name, value in row.items() if name not in ROWS[0]] for row in found]
 

@@ -36,7 +36,7 @@ SUMS = FEATURES.sum(axis=1)
 
 @pytest.fixture(autouse=True)
 def fresh() -> None:
-    predictor._loaded.cache_clear()
+    predictor.load.cache_clear()
 
 
 def readings() -> Stream:
@@ -152,7 +152,7 @@ def test_a_large_model_is_read_from_its_path_and_checked(tmp_path: Path, monkeyp
     assert outcome(found)[0] == pytest.approx(3.0)
     onnx(path, weight=2.0)
     assert outcome(found)[0] == pytest.approx(3.0), "this process has loaded it already"
-    predictor._loaded.cache_clear()
+    predictor.load.cache_clear()
     with pytest.raises(UserCodeError, match=r"(?s)is another one: its sha256 is .*copy the dataflow's model here"):
         outcome(found)
     path.unlink()
