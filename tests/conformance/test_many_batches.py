@@ -86,4 +86,5 @@ def test_a_week_of_small_batches_leaves_nothing_behind(tmp_path: Path, batches: 
     assert rows == batches
     found = growth(seen)
     assert all(a <= b for a, b in zip(astuple(found), astuple(SLACK), strict=True)), found
-    assert seen[-1].files < 30
+    # The middle one: a single measurement may fall between the end of a read and the deletion of its files.
+    assert median(one.files for one in seen[-len(seen) // 4 :]) < 30
