@@ -25,7 +25,7 @@ from headwater.core.errors import DeploymentError
 from headwater.core.permissions import OPEN, Permissions, is_below
 from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.jdbcurl import parse_jdbc_url
-from headwater.dataflow.operators import MapBatches, Operator
+from headwater.dataflow.operators import MapBatches, Operator, Transform
 from headwater.dataflow.optionlists import check_kafka_settings, check_options
 from headwater.dataflow.predictor import Predictor
 from headwater.dataflow.sinks import FileSink, JdbcSink, KafkaSink
@@ -142,7 +142,10 @@ def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Itera
             if "sourcearchivedir" in options:
                 target = full_path(options["sourcearchivedir"])
                 yield ResourceUse(kind="write", target=target, where=f"{where} (sourceArchiveDir)")
-        case MapBatches(function=BuiltinFunction(model=Predictor(path=str() as path))):
+        case (
+            MapBatches(function=BuiltinFunction(model=Predictor(path=str() as path)))
+            | Transform(function=BuiltinFunction(model=Predictor(path=str() as path)))
+        ):
             yield ResourceUse(kind="read", target=full_path(path), where=where)
         case MqttSource():
             for location in locations:

@@ -7,24 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from headwater.core.errors import DataflowError, suggestion
-from headwater.dataflow.predictor import Predictor, predicting, predictor_of
+from headwater.dataflow.predictor import Predictor, predicting, predictor_of, spark_predictor_of
 from headwater.dataflow.rowmatcher import matcher_of, matching
+
+Over = Literal["rows", "batches", "frames"]
+"""The input of a function: a key's rows in order, Arrow batches, or a DataFrame."""
 
 
 @dataclass(frozen=True)
 class Builtin:
-    """One kind of function: how it is made, and how its settings are read, which raises errors for malformed ones."""
+    """One kind of function: its input, the reader of its settings, which raises errors for malformed ones, and how it
+    is made; None where the module that compiles DataFrames makes it."""
 
-    make: Callable[[str], Callable[..., Any]]
+    over: Over
     read: Callable[[str], object]
+    make: Callable[[str], Callable[..., Any]] | None
 
 
 BUILTINS: Mapping[str, Builtin] = {
-    "match_recognize": Builtin(matching, matcher_of),
-    "predict": Builtin(predicting, predictor_of),
+    "match_recognize": Builtin("rows", matcher_of, matching),
+    "predict": Builtin("batches", predictor_of, predicting),
+    "predict_spark_ml": Builtin("frames", spark_predictor_of, None),
 }
 
 
@@ -40,7 +46,8 @@ class BuiltinFunction:
     @property
     def model(self) -> Predictor | None:
         """The model of a prediction."""
-        return predictor_of(self.settings) if self.name == "predict" else None
+        found = BUILTINS[self.name].read(self.settings) if self.name in BUILTINS else None
+        return found if isinstance(found, Predictor) else None
 
     @property
     def has_code(self) -> bool:
@@ -48,14 +55,18 @@ class BuiltinFunction:
         return self.model is not None and self.model.has_code
 
     def load(self) -> Callable[..., Any]:
-        """Make the function."""
-        return BUILTINS[self.name].make(self.settings)
+        """Make the function of rows or batches."""
+        make = BUILTINS[self.name].make
+        if make is None:
+            raise TypeError(f"{self.name} is a function of DataFrames")
+        return make(self.settings)
 
-    def check(self, where: str) -> None:
-        """Raise DataflowError for an unknown name, or malformed settings."""
-        if self.name not in BUILTINS:
-            hint = suggestion(self.name, BUILTINS, "its functions are")
-            raise DataflowError(f"Headwater has no function '{self.name}'", where=where, hint=hint)
+    def check(self, where: str, over: Over) -> None:
+        """Raise DataflowError for an unknown name, a function of another input, or malformed settings."""
+        known = [name for name, found in BUILTINS.items() if found.over == over]
+        if self.name not in known:
+            hint = suggestion(self.name, known, f"its functions of {over} are")
+            raise DataflowError(f"Headwater has no function '{self.name}' of {over}", where=where, hint=hint)
         try:
             BUILTINS[self.name].read(self.settings)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -253,20 +253,22 @@ class MapBatches(Operator):
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         if isinstance(self.function, BuiltinFunction):
-            self.function.check(self.where)
+            self.function.check(self.where, over="batches")
         return opaque_output(self, inputs[0], self.schema_text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transform(Operator):
-    """A Python function from DataFrame to DataFrame; row by row, without state of its own."""
+    """A function from DataFrame to DataFrame, or a model of Spark ML; row by row, without state of its own."""
 
     kind: ClassVar[str] = "transform"
     shown: ClassVar[tuple[str, ...]] = ("function",)
-    function: PythonFunction
+    function: PythonFunction | BuiltinFunction
     schema_text: str
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        if isinstance(self.function, BuiltinFunction):
+            self.function.check(self.where, over="frames")
         return opaque_output(self, inputs[0], self.schema_text)
 
 

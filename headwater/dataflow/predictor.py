@@ -1,8 +1,8 @@
-"""Predictions of model files over Arrow batches, as the function of ``map_batches``.
+"""Predictions of model files over Arrow batches, as the function of ``map_batches``; and the settings of all models.
 
 A dataflow has a small model in itself, and of a large one the path and the hash of its content, which each host checks
-when it reads the file. A worker process loads a model once. ONNX and skops files hold data; joblib and pickle files
-hold code, so a dataflow with one counts as code.
+when it reads the file. A worker process loads a model once. ONNX files, skops files and directories of Spark ML hold
+data; joblib and pickle files hold code, so a dataflow with one counts as code. Spark itself applies models of Spark ML.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.core.errors import DataflowError, HeadwaterError, UserCodeError
+from headwater.dataflow.sparkmodel import archive, is_spark_model, model_of
 from headwater.sql.schema import DataType, Schema
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 MOST_EMBEDDED = 2**20
 """Bytes of a model that becomes part of the dataflow: stored plans and each unit's order have a copy of it."""
 FORMATS = {".onnx": "onnx", ".skops": "skops", ".joblib": "joblib", ".pkl": "joblib", ".pickle": "joblib"}
+SPARK = "spark"
+"""The format of a directory that Spark ML has saved."""
 METHODS = ("predict", "predict_proba", "decision_function", "score_samples", "transform")
 """Methods of scikit-learn's models that give a value for each row."""
 _EXTRAS = {"onnx": ("onnxruntime", "onnx"), "skops": ("skops.io", "sklearn"), "joblib": ("joblib", "sklearn")}
@@ -37,6 +40,8 @@ _OF_TENSOR = {
     "tensor(bool)": "boolean", "tensor(string)": "string",
 }  # fmt: skip
 _TO_NUMPY = {"float": "float32", "double": "float64", "bigint": "int64", "int": "int32", "boolean": "bool"}
+_READ = {"onnx": (*_NUMBERS, "string"), SPARK: (*_NUMBERS, "string")}
+"""The types of columns that a model reads, where it reads more than numbers."""
 _EXTERNAL = b"\x0a\x08location"
 """The key of a tensor's file in an ONNX file."""
 
@@ -66,6 +71,11 @@ class Predictor:
     type: str
 
     @property
+    def of_spark(self) -> bool:
+        """Whether it is a model of Spark ML, which Spark applies to a DataFrame."""
+        return self.format == SPARK
+
+    @property
     def has_code(self) -> bool:
         """Whether loading the model runs code in it."""
         return self.format == "joblib"
@@ -81,7 +91,7 @@ class Predictor:
             found = base64.b64decode(self.content)
         else:
             try:
-                found = Path(str(self.path)).read_bytes()
+                found = _content(Path(str(self.path)))
             except OSError as error:
                 raise UserCodeError(
                     f"the model {self.path} cannot be read here: {error.strerror}",
@@ -111,13 +121,14 @@ def predictor(
     def error(what: str, hint: str) -> DataflowError:
         return DataflowError(what, where=where, hint=hint)
 
-    format = FORMATS.get(path.suffix.lower())
+    format = SPARK if is_spark_model(path) else FORMATS.get(path.suffix.lower())
     if format is None:
-        raise error(f"'{path.name}' is no known model file", f"save it as one of {', '.join(FORMATS)}")
-    if format != "onnx" and result is not None and result not in METHODS:
+        hint = f"save it as one of {', '.join(FORMATS)}, or give the directory that Spark ML has saved"
+        raise error(f"'{path.name}' is no known model file", hint)
+    if format in ("skops", "joblib") and result is not None and result not in METHODS:
         raise error(f"'{result}' is no method with a value for each row", f"use {', '.join(METHODS)}")
     try:
-        content = path.read_bytes()
+        content = _content(path)
     except OSError as problem:
         raise error(f"the model {path} cannot be read: {problem.strerror}", "give the path of a model file") from None
     if not columns:
@@ -126,7 +137,7 @@ def predictor(
         found = schema.find(name)
         if found is None:
             raise error(f"no column '{name}'", f"the columns are {', '.join(schema.names)}")
-        if found.type.text not in _NUMBERS and (format, found.type.text) != ("onnx", "string"):
+        if found.type.text not in _READ.get(format, _NUMBERS):
             raise error(f"'{name}' is {found.type}, and the model reads numbers", f"CAST({name} AS double) before it")
     if schema.find(output) is not None:
         raise error(f"there is a column '{output}'", "name the prediction: output='...'")
@@ -148,24 +159,71 @@ def predictor(
         type="void",
     )
     try:
-        wanted = type or load(made).type()
+        if made.of_spark:
+            _check_spark_model(made, content, error)
+        wanted = type or (_spark_type(made, content) if made.of_spark else load(made).type())
         if wanted is None:
-            raise error(f"{path.name} does not tell the type of '{result}'", "declare it: type='double'")
+            raise error(
+                f"{path.name} does not tell the type of '{result or 'the result'}'", "declare it: type='double'"
+            )
         spelled = DataType.parse(wanted).text
     except HeadwaterError as problem:
         raise error(problem.what, problem.hint or "declare the type: type='double'") from problem
     return Predictor(**{**vars(made), "type": spelled})
 
 
+def _content(path: Path) -> bytes:
+    return archive(path) if is_spark_model(path) else path.read_bytes()
+
+
+def _check_spark_model(made: Predictor, content: bytes, error: Callable[[str, str], DataflowError]) -> None:
+    model = model_of(content, made.name)
+    given = {c.lower() for c in made.columns}
+    missing = [c for c in model.needed if c.lower() not in given]
+    if missing and model.vector is None:
+        raise error(
+            f"the model {made.name} reads {', '.join(model.needed)}", "name these columns, and have them before"
+        )
+    if missing and model.features not in (None, len(made.columns)):
+        raise error(
+            f"the model {made.name} reads {model.features} columns, not {len(made.columns)}",
+            "name the columns in the order of its training",
+        )
+    outputs = list(dict.fromkeys(name for stage in model.stages for name in stage.outputs))
+    if made.result is not None and made.result not in outputs:
+        raise error(f"the model {made.name} has no output '{made.result}'", f"its outputs are {', '.join(outputs)}")
+
+
+def _spark_type(made: Predictor, content: bytes) -> str | None:
+    model = model_of(content, made.name)
+    return model.type_of(made.result or model.output)
+
+
 @lru_cache(maxsize=16)
 def predictor_of(settings: str) -> Predictor:
-    """Read settings; raise ValueError or KeyError for malformed ones."""
-    found = json.loads(settings)
-    made = Predictor(**{**found, "columns": tuple(found["columns"])})
-    if made.format not in _EXTRAS or (made.content is None) == (made.path is None):
-        raise ValueError("a model has a known format, and either content or a path")
+    """Read settings of a model for batches; raise ValueError or KeyError for malformed ones."""
+    made = _read_settings(settings)
+    if made.format not in _EXTRAS:
+        raise ValueError("the model's format is unknown")
     if made.result is not None and made.format != "onnx" and made.result not in METHODS:
         raise ValueError(f"no method '{made.result}'")
+    return made
+
+
+@lru_cache(maxsize=16)
+def spark_predictor_of(settings: str) -> Predictor:
+    """Read settings of a model of Spark ML; raise ValueError or KeyError for malformed ones."""
+    made = _read_settings(settings)
+    if made.format != SPARK:
+        raise ValueError("the model is none of Spark ML")
+    return made
+
+
+def _read_settings(settings: str) -> Predictor:
+    found = json.loads(settings)
+    made = Predictor(**{**found, "columns": tuple(found["columns"])})
+    if (made.content is None) == (made.path is None):
+        raise ValueError("a model has either content or a path")
     return made
 
 

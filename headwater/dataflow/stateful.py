@@ -314,7 +314,7 @@ class Scan(Operator):
         (source,) = inputs
         order_columns(self, source)
         if isinstance(self.function, BuiltinFunction):
-            self.function.check(self.where)
+            self.function.check(self.where, over="rows")
         for key in self.keys:
             column_named(self, key, source.schema)
         try:

@@ -298,12 +298,13 @@ class Stream(habits.NameGuard):
         type: SchemaOf | None = None,
         result: ColumnName | None = None,
     ) -> Stream:
-        """Add a column with the predictions of a model file: ONNX, or scikit-learn's as skops or joblib.
+        """Add a column with the predictions of a model file: ONNX, scikit-learn's as skops or joblib, or Spark ML's.
 
         ``columns``: those of the model's training, in their order; a row with NULL in one gets NULL. ``type``: the type
-        of the predictions, which is read from the model where it is left out. ``result``: the ONNX model's output, or
-        scikit-learn's method (``"predict_proba"``). A file of at most 1 MiB becomes part of the dataflow; a larger one
-        needs one absolute path on all hosts, where its hash is checked. joblib and pickle files run code.
+        of the predictions, which is read from the model where it is left out. ``result``: the ONNX model's output,
+        scikit-learn's method (``"predict_proba"``), or the column that the Spark ML model adds (``"probability"``). A
+        model of at most 1 MiB becomes part of the dataflow; a larger one needs one absolute path on all hosts, where
+        its hash is checked. joblib and pickle files run code.
         """
         made = predictor(
             Path(model),
@@ -314,11 +315,9 @@ class Stream(habits.NameGuard):
             type=type,
             where=self._place_of("predict"),
         )
-        return self._then(
-            ops.MapBatches,
-            function=BuiltinFunction("predict", made.settings),
-            schema_text=f"{self.schema.text}, {quoted(output)} {made.type}",
-        )
+        kind, name = (ops.Transform, "predict_spark_ml") if made.of_spark else (ops.MapBatches, "predict")
+        schema = f"{self.schema.text}, {quoted(output)} {made.type}"
+        return self._then(kind, function=BuiltinFunction(name, made.settings), schema_text=schema)
 
     # ------------------------------------------------------------ stateful
 

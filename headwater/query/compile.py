@@ -16,10 +16,12 @@ from headwater.connectors.sparksql import column_of, expression
 from headwater.core.errors import HeadwaterError, RuntimeFailure, UserCodeError
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
+from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.function import raised
+from headwater.dataflow.predictor import spark_predictor_of
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.types import StreamType
-from headwater.query import countwindow, scan
+from headwater.query import countwindow, scan, sparkmodels
 from headwater.query.sparktypes import MARK, WINDOW_MARK, spark_schema
 from headwater.sql.distinct import without_distinct
 from headwater.sql.lexer import quoted
@@ -115,8 +117,13 @@ def _explode(operator: ops.Explode, frame: DataFrame) -> DataFrame:
 
 def _transform(operator: ops.Transform, frame: DataFrame) -> DataFrame:
     try:
-        result = operator.function.load()(frame)
+        if isinstance(operator.function, BuiltinFunction):
+            result = sparkmodels.predicted(spark_predictor_of(operator.function.settings), frame)
+        else:
+            result = operator.function.load()(frame)
         columns = result.schema.fields  # Spark checks the function's columns only now
+    except HeadwaterError as error:  # of a function of Headwater: the words are there
+        raise UserCodeError(error.what, where=operator.where, hint=error.hint) from error
     except Exception as error:
         raise UserCodeError(
             f"the function raised {raised(error)}", where=operator.where, hint="correct the function"
@@ -129,7 +136,7 @@ def _transform(operator: ops.Transform, frame: DataFrame) -> DataFrame:
             where=operator.where,
             hint="correct the schema given to transform(...)",
         )
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def guarded(operator: ops.MapBatches) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
