@@ -10,12 +10,16 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
 
 import headwater as hw
+from headwater.app.loading import load_dataflow
 from headwater.app.local import LocalRun
 from headwater.continuum.model import Continuum
+from headwater.dataflow.graph import Dataflow
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.spark.endpoint import LocalEndpoint
@@ -182,43 +186,143 @@ JOBS = [
 ]  # fmt: skip
 
 
-def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, tmp_path: Path) -> None:
-    """All jobs run in one deployment; a job of ``foreachBatch`` writes its files itself."""
+PIPELINE = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+spark = SparkSession.active()
+SCHEMA = "device string, time timestamp, signal double, words string"
+
+
+@dp.temporary_view(spark_conf={{"headwater.layer": "site"}})
+def readings():
+    rows = spark.readStream.schema(SCHEMA).json("{path}")
+    return rows.where("signal IS NOT NULL").withWatermark("time", "10 minutes")
+
+
+@dp.table(table_properties={{"headwater.path": "{out}/means"}})
+def means():
+    hours = F.window("time", "1 hour")
+    return spark.readStream.table("readings").groupBy(hours, "device").agg(F.avg("signal").alias("mean"))
+
+
+@dp.table(table_properties={{"headwater.path": "{out}/hot"}}, spark_conf={{"headwater.layer": "cloud"}})
+def hot():
+    found = spark.readStream.table("means").where(F.col("mean") > 5)
+    return found.select("device", F.col("window.start").alias("hour"), F.round("mean", 6).alias("mean"))
+
+
+@dp.materialized_view(table_properties={{"headwater.path": "{out}/warm"}})
+def warm():
+    return spark.sql("SELECT device, hour FROM hot WHERE mean < 30")
+
+
+dp.create_streaming_table("alarms", table_properties={{"headwater.path": "{out}/alarms"}})
+
+
+@dp.append_flow(target="alarms")
+def of_means():
+    return spark.readStream.table("hot").select("device")
+
+
+@dp.append_flow(target="alarms", name="of_readings")
+def of_readings():
+    return spark.readStream.table("readings").where("signal > 40 AND words <> 'owl'").select("device")
+"""
+TABLES = ("means", "hot", "warm", "alarms")
+
+
+def write_input(directory: Path) -> None:
+    """Write the rows of two locations, and a last one that closes all windows."""
     for location in ("L1", "L2"):
-        place = tmp_path / "in" / location
+        place = directory / location
         place.mkdir(parents=True)
         last = {"device": END, "time": "2026-06-01T00:00:00+00:00", "signal": 99.0, "words": END.replace(" ", "-")}
         for number, part in enumerate((list(rows(location)), [last])):
             (place / f"{number}.json").write_text("\n".join(map(json.dumps, part)))
+
+
+def run_over_zones(dataflow: Dataflow, endpoint: LocalEndpoint, directory: Path) -> None:
+    deployment = LocalRun(build(dataflow, ZONES), directory, endpoint, UnitSettings(trigger="1 second"))
+    deployment.start()
+    try:
+        deployment.drain()
+    finally:
+        deployment.stop()
+
+
+@pytest.fixture
+def plain(endpoint: LocalEndpoint) -> Iterator[SparkSession]:
+    """Yield the session as plain Spark has it."""
+    session = endpoint.session()
+    session.conf.set(NAMED_SOURCES, "false")
+    yield session
+    session.conf.set(NAMED_SOURCES, "true")
+
+
+def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, plain: SparkSession, tmp_path: Path) -> None:
+    """All jobs run in one deployment; a job of ``foreachBatch`` writes its files itself."""
+    write_input(tmp_path / "in")
 
     def jobs(spark: Any, path: str, out: Path) -> None:
         for job in JOBS:
             job(spark, path, f"{out}/{job.__name__}")
         batches_of_a_query(spark, path, f"{out}/batches_of_a_query")
 
-    plain = endpoint.session()
-    plain.conf.set(NAMED_SOURCES, "false")
-    try:
-        jobs(plain, f"{tmp_path}/in/*", tmp_path / "plain")
-    finally:
-        plain.conf.set(NAMED_SOURCES, "true")
-
+    jobs(plain, f"{tmp_path}/in/*", tmp_path / "plain")
+    plain.conf.set(NAMED_SOURCES, "true")
     made = hw.from_pyspark(
         "jobs", lambda spark: jobs(spark, f"{tmp_path}/in/{{location}}", tmp_path / "out"), locations=["L1", "L2"]
     )
-    deployment = LocalRun(build(made.build(), ZONES), tmp_path / "run", endpoint, UnitSettings(trigger="1 second"))
-    deployment.start()
-    try:
-        deployment.drain()
-    finally:
-        deployment.stop()
+    run_over_zones(made.build(), endpoint, tmp_path / "run")
     for job in (*JOBS, batches_of_a_query):
-        expected, found = (
-            _whole(plain.read.parquet(f"{tmp_path}/{side}/{job.__name__}").toArrow()) for side in ("plain", "out")
-        )
-        difference = compare(expected, found)
-        assert not difference, (job.__name__, difference.examples)
-        assert found.num_rows > 10, job.__name__
+        expected, found = (plain.read.parquet(f"{tmp_path}/{side}/{job.__name__}") for side in ("plain", "out"))
+        assert_equal(job.__name__, expected, found)
+
+
+def test_a_pipeline_gives_the_rows_of_plain_spark(endpoint: LocalEndpoint, plain: SparkSession, tmp_path: Path) -> None:
+    """The file is loaded as ``spark-pipelines run`` loads it, and as ``headwater apply`` does."""
+    write_input(tmp_path / "in")
+    try:
+        run_pipeline(plain, PIPELINE.format(path=f"{tmp_path}/in/*", out="unused"), tmp_path)
+        plain.conf.set(NAMED_SOURCES, "true")
+        file = tmp_path / "plant.py"
+        file.write_text(PIPELINE.format(path=f"{tmp_path}/in/{{location}}", out=tmp_path / "out"))
+        loaded = load_dataflow(str(file)).dataflow
+        run_over_zones(loaded, endpoint, tmp_path / "run")
+        expected = {table: plain.table(table) for table in TABLES}
+        # Spark's file sink has one log of batches for all flows of a table, and skips the second flow's first batch.
+        loud = plain.read.schema(SCHEMA).json(f"{tmp_path}/in/*").where("signal > 40 AND words <> 'owl'")
+        expected["alarms"] = expected["hot"].select("device").unionAll(loud.select("device"))
+        for table in TABLES:
+            assert_equal(table, expected[table], plain.read.parquet(f"{tmp_path}/out/{table}"))
+    finally:
+        for table in TABLES:
+            plain.sql(f"DROP TABLE IF EXISTS {table}")
+
+
+def run_pipeline(spark: SparkSession, text: str, directory: Path) -> None:
+    """Run a pipeline in plain Spark, as its command does."""
+    from pyspark.pipelines.graph_element_registry import graph_element_registration_context
+    from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
+    from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, handle_pipeline_events, start_run
+
+    graph = create_dataflow_graph(spark, default_catalog=None, default_database=None, sql_conf={NAMED_SOURCES: "false"})
+    with graph_element_registration_context(SparkConnectGraphElementRegistry(spark, graph)):
+        exec(compile(text, "plant.py", "exec"), {"__name__": "plant"})
+    events = start_run(
+        spark, graph, full_refresh=[], full_refresh_all=False, refresh=[], dry=False,
+        storage=(directory / "storage").as_uri(),
+    )  # fmt: skip
+    handle_pipeline_events(events)
+
+
+def assert_equal(name: str, expected: DataFrame, found: DataFrame) -> None:
+    rows = _whole(found.toArrow())
+    difference = compare(_whole(expected.toArrow()), rows)
+    assert not difference, (name, difference.examples)
+    assert rows.num_rows > 10, name
 
 
 def _whole(table: pa.Table) -> pa.Table:
