@@ -301,7 +301,16 @@ class _Ordering:
     def _saved(self, transfer: StateTransfer) -> tuple[str, ...]:
         """Return the checkpoints of a transfer's source units; '' for one that never ran."""
         source_units = map(self._base.unit, transfer.source_units)
-        return tuple(u.checkpoint if incarnation(u) in self._unit_statuses else "" for u in source_units)
+        return tuple(u.checkpoint if self._owner(u) else "" for u in source_units)
+
+    def _owner(self, unit: Unit) -> Placed | None:
+        """Return the incarnation of a unit of the base plan that wrote its checkpoint.
+
+        It is an earlier one where the change to the base plan was given up before the unit was replaced.
+        """
+        *same, _ = incarnation(unit)
+        found = [(key, s) for key, s in self._unit_statuses.items() if [*key[:2]] == same]
+        return max(found, key=lambda one: one[0][2], default=None)
 
     def _left_to_stop(self, units: set[str], handled: set[Incarnation]) -> list[Placed]:
         """Return the incarnations that are to stop, writers first; a unit that is started for it may add readers."""
@@ -313,23 +322,49 @@ class _Ordering:
         unit, has_rows_left = key[0], self._may_have_rows_left(key, stood)
         steps = self._stop(unit, stood, for_good=unit not in self._wanted)
         if has_rows_left and not (stood.runs and stood.sure):
-            # The unit may not have been prepared yet.
+            # The unit may not have been prepared yet, nor all units whose output it reads.
             start = Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read")
+            writers = self._prepare_writers(stood.plan, unit)
             self._register_readers(stood.plan, unit)
-            return [Prepare(plan=stood.plan, unit=unit), start, *steps]
+            return [*writers, Prepare(plan=stood.plan, unit=unit), start, *steps]
         return steps if stood.runs else []
 
     def _may_have_rows_left(self, key: Incarnation, stood: UnitStatus) -> bool:
         """Return whether rows may wait for an incarnation that no other one reads."""
         replaced = any(other[2] > key[2] for other, _ in self._statuses_of[key[0]])
-        return not replaced and self._drains(key[0], self._plans[stood.plan])
+        read = frozenset() if stood.runs else self._read_by_owner(key)
+        return not replaced and self._drains(key[0], self._plans[stood.plan], besides=read)
 
-    def _drains(self, unit: str, old: DeploymentPlan) -> bool:
-        """Return whether a unit has to read inputs to their end before it stops."""
-        inputs = old.inputs(old.unit(unit))
+    def _read_by_owner(self, key: Incarnation) -> frozenset[str]:
+        """Return the channels that the running plan's incarnation of a unit reads, if it is another one.
+
+        A change that was given up before its switch has registered its units as readers of the same rows.
+        """
+        known = {u.id: u for u in self._diff.running.units} if self._diff.running is not None else {}
+        unit = known.get(key[0])
+        if unit is None or incarnation(unit) == key or incarnation(unit) not in self._unit_statuses:
+            return frozenset()
+        return frozenset(c.id for c in self._base.inputs(unit))
+
+    def _drains(self, unit: str, old: DeploymentPlan, besides: frozenset[str] = frozenset()) -> bool:
+        """Return whether a unit has to read inputs, ``besides`` some, to their end before it stops."""
+        inputs = [c for c in old.inputs(old.unit(unit)) if c.id not in besides]
         if any(self._read_elsewhere(unit, c) for c in inputs):
             return True
         return any(not self._writes(c.producer) for c in inputs if self._reads_out(unit, c))
+
+    def _prepare_writers(self, plan: str, unit: str) -> list[Step]:
+        """Make the channels that a unit of a plan reads, and that no incarnation of their writers has made."""
+        old = self._plans[plan]
+        made = {key[:2] for key in (*self._unit_statuses, *self._registered)}
+        steps: list[Step] = []
+        for writer in dict.fromkeys(c.producer for c in old.inputs(old.unit(unit))):
+            key = incarnation(old.unit(writer))
+            if key[:2] not in made:
+                self._registered[key] = UnitStatus(plan=plan, runs=False)
+                self._statuses_of[writer].append((key, self._registered[key]))
+                steps.append(Prepare(plan=plan, unit=writer))
+        return steps
 
     def _register_readers(self, plan: str, unit: str) -> None:
         """Record the readers registered by the prepare step of a unit: they read its rows, and are removed then."""
@@ -366,9 +401,9 @@ class _Ordering:
 
     def _source_units(self) -> list[Placed]:
         """Return the incarnations from which something is taken."""
-        source_units = {incarnation(self._base.unit(d)) for c in self._transferred.values() for d in c.source_units}
-        found = [(self._plans[s.plan], key, s) for key, s in self._unit_statuses.items() if key in source_units]
-        return _by_place(found)
+        source_units = {d for c in self._transferred.values() for d in c.source_units}
+        owners = [owner for d in sorted(source_units) if (owner := self._owner(self._base.unit(d)))]
+        return _by_place([(self._plans[s.plan], key, s) for key, s in owners])
 
     def _stopping_together(self) -> set[str]:
         """Return the units that have to stop before anything is saved: source units, replaced units, and the
@@ -411,18 +446,22 @@ class _Ordering:
         steps: list[Step] = []
         again = stopped = unit.id in self._stopped  # perhaps only because others must read its former output
         for key, stood in tuple(self._statuses_of[unit.id]):
+            leaves = key != incarnation(unit) or (self._ended_inputs(unit, stood) and self._reaches_more(unit, stood))
             # `start` adopts a unit that perhaps runs as wanted already.
             if stood.runs and not self._same(unit.id, stood.plan):
                 if unit.id not in self._stopped:
                     steps += self._stop(unit.id, stood, for_good=False)
                 again = True
-            elif key != incarnation(unit) and not (stood.runs or stopped) and self._may_have_rows_left(key, stood):
+            elif not (stood.runs or stopped) and leaves and self._may_have_rows_left(key, stood):
                 steps += self._stop_at_the_cut(key, stood)
                 again = True
         change = self._changes.get(unit.id)
         state: State = change.state if change else "none"
         why = change.reason if change and change.action != "unchanged" else "it does not run"
         if unit.id not in self._transferred:
+            if unit_status is not None and self._ended_inputs(unit, unit_status) and not again:
+                # A plan that was given up may have started their writers alone; it reads their rows to the end.
+                steps.append(Prepare(plan=unit_status.plan, unit=unit.id))
             steps.append(self._prepare(unit))
         steps.append(Start(plan=self._id, unit=unit.id, state=state, why=why, again=again))
         if unit_status is not None and unit_status.runs and not again:
@@ -433,6 +472,16 @@ class _Ordering:
             if not left:
                 self._half.pop(channel, None)
         return steps
+
+    def _ended_inputs(self, unit: Unit, stood: UnitStatus) -> bool:
+        """Return whether a unit that stands still was to read channels that end with this change."""
+        old = self._plans[stood.plan]
+        return not stood.runs and any(c.id not in self._channels for c in old.inputs(old.unit(unit.id)))
+
+    def _reaches_more(self, unit: Unit, stood: UnitStatus) -> bool:
+        """Return whether a unit of a former plan has readers that it no longer has."""
+        old = self._plans[stood.plan]
+        return not self._readers(old, old.unit(unit.id)) <= self._readers(self._plan, unit)
 
     def _feed_early(self) -> list[Step]:
         """Update the inputs of units that only get more inputs before the new producers start.

@@ -239,8 +239,10 @@ def _of_rows(path: str, out: Path, places: dict[str, str]) -> DeploymentPlan:
     order = ["ts", "id"]
     windows = timed.windowed(hw.complete("v > 60"), keys=["location", "k"], order_by=order)
     medians = timed.count_window(5, 2, keys="location", order_by=order).apply(_median, "id bigint, median double")
+    # Pairs have a source of their own: a unit that reads one channel for two branches cannot hand over its state.
+    again = builder.read.json(path, SCHEMA, location_as="location").named("again").with_watermark("ts", "10 seconds")
     left = timed.where("v < 30").select("id", "ts", "location", "v")
-    right = timed.where("v >= 30").select("ts", "location", "id AS other", "v AS w", "tags")
+    right = again.where("v >= 30").select("ts", "location", "id AS other", "v AS w", "tags")
     streams = {
         "windows": windows.agg(n="count(*)", first="first(id)", ids="collect_list(id)"),
         "medians": medians,
@@ -254,7 +256,7 @@ def _of_rows(path: str, out: Path, places: dict[str, str]) -> DeploymentPlan:
         todo = [name]
         while todo:
             id_ = todo.pop()
-            if id_ not in ("read", "timed", "watermark"):
+            if id_ not in ("read", "timed", "again") and flow[id_].kind != "watermark":
                 layers[id_] = layer
                 todo += flow[id_].inputs
     return build(flow, CONTINUUM, in_layers(flow, CONTINUUM, layers))

@@ -78,4 +78,37 @@ REGRESSIONS: Mapping[str, History] = {
         ),
         12990,
     ),
+    "a change that was to replace a unit is given up, and the next one fuses the unit": History(
+        (
+            Step("go back", (1,), 4.0),
+            Step("update", (1, 0, True), 1.0),
+            Step("silent", ("S1", 25.0), 0.0),
+            Step("slow", (0.5, 6.0), 4.0),
+            Step("edit", (EDITS.index(Fuse(first="keep", second="count", to="site")),), 1.0),
+        ),
+        98,
+        locations=1,
+    ),
+    "a location leaves a first deployment of which only the sources run": History(
+        (
+            Step("slow", (5.0, 25.0), 0.2),
+            Step("slow", (5.0, 25.0), 0.0),
+            Step("write", ("L2", 4), 1.0),
+            Step("update", (1, 1, True), 1.0),
+            Step("clock", ("S1", 3600.0), 4.0),
+            Step("slow", (0.5, 25.0), 15.0),
+            Step("repeating", (0.1, 6.0), 0.2),
+            Step("go back", (1,), 0.2),
+        ),
+        2458,
+        locations=1,
+    ),
+    "an edit of a first deployment of which one source runs is edited again": History(
+        (
+            Step("update", (0, 1, True), 4.0),
+            Step("edit", (EDITS.index(Move(operator="count", to="cloud", at="L2")),), 15.0),
+            Step("edit", (EDITS.index(Move(operator="count", to="cloud", at="L2")),), 0.2),
+        ),
+        25,
+    ),
 }
