@@ -14,12 +14,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.connect.session import SparkSession as Session
 
+from headwater.connectors.sparksql import column_of
 from headwater.core.errors import UserCodeError
 from headwater.dataflow.function import raised
 from headwater.dataflow.predictor import Predictor
 from headwater.dataflow.sparkmodel import SparkModel, Stage, model_of, unpack
 from headwater.query.sparktypes import spark_type
-from headwater.sql.lexer import quoted
 from headwater.sql.schema import DataType
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def predicted(made: Predictor, frame: DataFrame) -> DataFrame:
     content = made.bytes()
     model = model_of(content, made.name)
     hidden = [f"headwater {n}" for n in range(len(frame.columns))]
-    kept = [F.col(quoted(name)).alias(other) for name, other in zip(frame.columns, hidden, strict=True)]
+    kept = [column_of(name).alias(other) for name, other in zip(frame.columns, hidden, strict=True)]
     types = {field.name.lower(): field.dataType.simpleString() for field in frame.schema.fields}
     complete = _complete(made, model, types)
     given = {c.lower(): _value(c, types[c.lower()], model, complete) for c in made.columns}
@@ -51,9 +51,9 @@ def predicted(made: Predictor, frame: DataFrame) -> DataFrame:
     found = frame.select(*kept, complete.alias("headwater complete"), *inputs)
     for transformer in _transformers(made, model, content, cast(Session, frame.sparkSession)):
         found = transformer.transform(found)
-    columns = [F.col(quoted(other)).alias(name) for name, other in zip(frame.columns, hidden, strict=True)]
+    columns = [column_of(other).alias(name) for name, other in zip(frame.columns, hidden, strict=True)]
     value = _result(made, model, found)
-    return found.select(*columns, F.when(F.col("`headwater complete`"), value).alias(made.output))
+    return found.select(*columns, F.when(column_of("headwater complete"), value).alias(made.output))
 
 
 def _complete(made: Predictor, model: SparkModel, types: dict[str, str]) -> Column:
@@ -62,15 +62,15 @@ def _complete(made: Predictor, model: SparkModel, types: dict[str, str]) -> Colu
     for name in made.columns:
         if name.lower() in model.imputed or types[name.lower()] == "string":
             continue
-        complete = complete & F.col(quoted(name)).isNotNull()
+        complete = complete & column_of(name).isNotNull()
         if model.refuses_nan and types[name.lower()] in ("float", "double"):
-            complete = complete & ~F.isnan(quoted(name))
+            complete = complete & ~F.isnan(column_of(name))
     return complete
 
 
 def _value(name: str, type: str, model: SparkModel, complete: Column) -> Column:
     """Return a column as the model reads it: a row without prediction passes through the model with zeros."""
-    value = F.col(quoted(name))
+    value = column_of(name)
     if type == "string" or name.lower() in model.imputed:
         return value
     return F.when(complete, value).otherwise(F.lit(0).cast(type))
@@ -120,7 +120,7 @@ def _active(session: Session) -> Iterator[None]:
 
 def _result(made: Predictor, model: SparkModel, frame: DataFrame) -> Column:
     name = made.result or model.output
-    value = F.col(quoted(name))
+    value = column_of(name)
     if frame.schema[name].dataType.typeName() == "vectorudt":
         from pyspark.ml.functions import vector_to_array
 

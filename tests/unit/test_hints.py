@@ -61,7 +61,7 @@ def hints() -> Iterator[tuple[str, str]]:
 HINTS = list(hints())
 
 
-OTHERS = {"option", "fit", "cast", "build"}
+OTHERS = {"option", "fit", "cast", "build", "overwrite", "save"}
 """Methods of Spark's reader and of models, SQL's syntax, and a function of the user's."""
 
 
