@@ -93,7 +93,16 @@ def said(plan: DeploymentPlan, seconds: float, seed: int = 0) -> Progress:
     for zone in dict.fromkeys(u.zone for u in plan.units):
         found = plan.continuum.zone(zone)
         hosts += [
-            HostProgress(host=h.name, zone=zone, cores=2, seconds=seconds, cpu_s=seconds * 0.3, memory=10**9)
+            HostProgress(
+                host=h.name,
+                zone=zone,
+                cores=2,
+                seconds=seconds,
+                cpu_s=seconds * 0.3,
+                memory=10**9,
+                agent_memory=10**8,
+                pss=3 * 10**8,
+            )
             for h in found.hosts
         ]
         if found.link is not None:

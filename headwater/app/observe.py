@@ -22,6 +22,7 @@ from headwater.app.view import (
     ChangeStatus,
     DecisionSeen,
     DeploymentSeen,
+    Footprint,
     Heartbeat,
     HostSeen,
     LinkSeen,
@@ -39,7 +40,7 @@ from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, 
 from headwater.control.snapshot import Key, Member, Snapshot
 from headwater.control.tables import resolved_url
 from headwater.core.errors import HeadwaterError, Missing
-from headwater.core.metrics import Progress, UnitProgress, node_of
+from headwater.core.metrics import HostProgress, Progress, UnitProgress, node_of
 from headwater.plan.document import continuum_id
 
 RECENT = 12.0
@@ -539,7 +540,19 @@ def _status(one: _Known, read: _Read, controller: str | None) -> Status:
         links=one.progress.links,
         channels=one.progress.channels,
         hosts=one.progress.hosts,
+        footprints=tuple(_footprint(host, one.seen) for host in one.progress.hosts),
         clear_text=one.plan.continuum.clear_text if one.plan is not None else (),
+    )
+
+
+def _footprint(host: HostProgress, seen: Window | None) -> Footprint:
+    rates = seen.hosts.get((host.zone, host.host)) if seen else None
+    return Footprint(
+        host=host.host,
+        zone=host.zone,
+        rss=host.memory + host.agent_memory,
+        pss=host.pss,
+        cores=rates.spark + rates.agent if rates else None,
     )
 
 

@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -125,6 +125,7 @@ def run(
             python_path=settings.python_path,
             extra_conf=dict(given.conf),
             packages=given.packages,
+            small=given.small,
         )
         try:
             deployment = LocalRun(
@@ -157,7 +158,10 @@ def run(
 
 
 def spark_settings(plan: DeploymentPlan, given: SparkSettings) -> SparkSettings:
-    """Return the settings of a run's Spark: of its sinks' drivers, its zones, and the given ones, which win."""
+    """Return the settings of a run's Spark: of its sinks' drivers, its zones, and the given ones, which win.
+
+    It is a small one where all zones have small ones.
+    """
     from headwater.connectors.jdbc import packages_for
 
     found = SparkSettings(tuple(packages_for(plan.dataflow)))
@@ -172,7 +176,8 @@ def spark_settings(plan: DeploymentPlan, given: SparkSettings) -> SparkSettings:
                     hint=f"choose one by --conf {key}=..., or start a Spark per zone: `headwater up` and `apply`",
                 )
         found = found.overridden_by(zone.spark_settings)
-    return found.overridden_by(given)
+    small = all(zone.spark_settings.small for zone in plan.continuum.zones)
+    return replace(found.overridden_by(given), small=small)
 
 
 def _watch(

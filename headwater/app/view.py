@@ -202,6 +202,20 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Memory in bytes of a host's Spark and agent, and the cores that both used lately; None: not known yet.
+
+    ``rss`` counts pages that processes share for each of them, ``pss`` divides them.
+    """
+
+    host: str
+    zone: str
+    rss: int
+    pss: int | None
+    cores: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Status:
     """A deployment in full at one moment.
 
@@ -229,6 +243,7 @@ class Status:
     links: tuple[LinkProgress, ...]
     channels: tuple[ChannelProgress, ...]
     hosts: tuple[HostProgress, ...]
+    footprints: tuple[Footprint, ...] = ()
     clear_text: tuple[str, ...] = ()
 
     @property

@@ -9,11 +9,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headwater.continuum.access import access_of
 from headwater.continuum.broker import Broker, ChannelKind, broker_of, channels_of, check_reach
-from headwater.continuum.sparksettings import SparkSettings, settings_of
+from headwater.continuum.sparksettings import SparkSettings, settings_of, small_of
 from headwater.continuum.yamltree import Fields, Items, Leaf, Problems, YamlNode
 from headwater.core.address import ADDRESS, PLACE
 from headwater.core.permissions import Permissions
@@ -170,10 +170,24 @@ class _Declarations:
             # Its place in the tree is unknown: neither root nor child.
             zone.has_parent = True
             return zone
-        known = ("layer", "parent", "locations", "link", "hosts", "broker", "channels", "at", "spark", "access")
+        known = (
+            "layer",
+            "parent",
+            "locations",
+            "link",
+            "hosts",
+            "broker",
+            "channels",
+            "at",
+            "spark",
+            "access",
+            "profile",
+        )
         fields = self._known(node, known, of=of)
         zone.at = self._address(fields.get("at"), f"at of {of}", _AT, "at: 10.0.0.7:7070")
         self._spark(zone, fields.get("spark"))
+        if small_of(fields.get("profile"), of=of, problems=self._problems):
+            zone.spark_settings = replace(zone.spark_settings, small=True)
         self._layer(zone, fields.get("layer"), layers=layers)
         self._parent(zone, fields.get("parent"))
         self._locations(zone, fields.get("locations"))
@@ -350,8 +364,15 @@ class _Declarations:
                 where=zone.hosts[name].where,
                 hint=f"give it an agent: at: host:port, or write spark: of zone {zone.name}",
             )
-        remote = [s for s in (zone.spark, *(h.spark for h in zone.hosts.values())) if s and s.startswith("sc://")]
-        if remote and zone.spark_settings != SparkSettings():
+        given = [s for s in (zone.spark, *(h.spark for h in zone.hosts.values())) if s and s != "local"]
+        if given and zone.spark_settings.small:
+            self._problems.add(
+                f"zone {zone.name} has profile: small, and a Spark that its agents do not start alone: {given[0]}",
+                where=zone.where,
+                hint="remove one of them: the profile is for Sparks beside the agents",
+            )
+        remote = [s for s in given if s.startswith("sc://")]
+        if remote and replace(zone.spark_settings, small=False) != SparkSettings():
             self._problems.add(
                 f"zone {zone.name} has packages or conf for a Spark, and uses one that runs already: {remote[0]}",
                 where=zone.where,

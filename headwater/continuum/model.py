@@ -121,7 +121,7 @@ class Zone:
     """``sc://host:port`` of a Spark Connect server or ``spark://host:port`` of a master; None: started by
     the agent."""
     spark_settings: SparkSettings = field(default_factory=SparkSettings)
-    """Packages and settings for the Sparks that agents of the zone start."""
+    """Packages, settings and size of the Sparks that agents of the zone start."""
     broker: Broker | None = None
     channels: ChannelKind | None = None
     access: Permissions | None = None
@@ -396,6 +396,8 @@ def _zone_data(zone: Zone) -> dict[str, object]:
         data["spark"] = {**({} if zone.spark is None else {"at": zone.spark}), **settings}
     elif zone.spark is not None:
         data["spark"] = zone.spark
+    if zone.spark_settings.small:
+        data["profile"] = "small"
     if zone.locations:
         data["locations"] = list(zone.locations)
     if zone.broker is not None:

@@ -1,4 +1,4 @@
-"""Packages and settings of a Spark that an agent or a run starts: in a continuum file, and as options."""
+"""Packages, settings and size of a Spark that an agent or a run starts: in a continuum file, and as options."""
 
 from __future__ import annotations
 
@@ -65,10 +65,14 @@ RESERVED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """Maven coordinates that Spark fetches before it starts, and further settings of it, sorted."""
+    """Maven coordinates that Spark fetches before it starts, and further settings of it, sorted.
+
+    ``small``: it is started for a small host, with little memory (``profile: small`` of a zone).
+    """
 
     packages: tuple[str, ...] = ()
     conf: tuple[tuple[str, str], ...] = ()
+    small: bool = False
 
     @classmethod
     def of_options(cls, packages: str, conf: Iterable[str], *, where: str = "--conf") -> SparkSettings:
@@ -93,14 +97,15 @@ class SparkSettings:
         """Return these settings with those of another added, which win: of a package the other's version."""
         artifacts = {_artifact(p) for p in other.packages}
         packages = (*(p for p in self.packages if _artifact(p) not in artifacts), *other.packages)
-        return SparkSettings(packages, tuple(sorted({**dict(self.conf), **dict(other.conf)}.items())))
+        conf = tuple(sorted({**dict(self.conf), **dict(other.conf)}.items()))
+        return SparkSettings(packages, conf, self.small or other.small)
 
     def secret_keys(self) -> tuple[str, ...]:
         """Return the names of the settings that may hold a secret, by their names."""
         return tuple(key for key, _ in self.conf if _SECRET.search(key))
 
     def to_data(self) -> dict[str, object]:
-        """Return them in the form of the YAML file."""
+        """Return packages and settings in the form of ``spark:`` of the YAML file."""
         found = {"packages": list(self.packages), "conf": dict(self.conf)}
         return {key: value for key, value in found.items() if value}
 
@@ -117,6 +122,15 @@ def settings_of(node: Fields, *, of: str, problems: Problems) -> SparkSettings:
         elif key.text != "at":
             problems.add(f"unknown key {key} in spark of {of}", where=key.where, hint="the keys are at, packages, conf")
     return SparkSettings(tuple(dict.fromkeys(packages)), tuple(sorted(conf.items())))
+
+
+def small_of(node: YamlNode | None, *, of: str, problems: Problems) -> bool:
+    """Read ``profile:`` of a zone; an error is added to ``problems``."""
+    if node is None or (isinstance(node, Leaf) and node.value in (None, "usual")):
+        return False
+    if not isinstance(node, Leaf) or node.value != "small":
+        problems.add(f"profile of {of} cannot be {node}", where=node.where, hint="write small or usual")
+    return True
 
 
 def _packages(node: YamlNode, of: str, problems: Problems) -> Iterable[str]:

@@ -129,7 +129,9 @@ class HostProgress:
     """A host as its zone's agent sees it; core seconds count since the agent started.
 
     ``cores``: cores that Headwater may use. ``cpu_s``: used by this host's Spark and its workers; ``agent_s``:
-    by the agent; ``others_s``: by everything else on these cores. Memory in bytes.
+    by the agent; ``others_s``: by everything else on these cores. Memory in bytes, resident: ``memory`` of this Spark,
+    ``agent_memory`` of the agent. ``pss``: of both, with each page divided by the number of processes that share it;
+    None where the system does not report it.
     """
 
     host: str
@@ -142,6 +144,8 @@ class HostProgress:
     others_s: float = 0.0
     memory: int = 0
     memory_free: int | None = None
+    agent_memory: int = 0
+    pss: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from headwater.app.view import Status
+from headwater.app.view import Footprint, Status
 from headwater.continuum.model import Link, Zone
 from headwater.core.errors import ErrorList, HeadwaterError
 from headwater.core.metrics import LinkProgress, Progress, UnitProgress, node_of
@@ -172,6 +172,8 @@ def status_view(status: Status) -> RenderableType:
         parts.append(_unit_table(status.units))
     if status.links:
         parts.append(_link_table(status.links))
+    if status.footprints:
+        parts.append(_footprint_table(status.footprints))
     parts += _idle(status.units)
     parts += _buffers(status.progress)
     parts += [
@@ -311,6 +313,17 @@ def _link_table(links: Iterable[LinkProgress]) -> Table:
             since = f" for {span(link.since_s)}" if link.since_s is not None else ""
             state = Text("up" if link.up else f"down{since}", style="green" if link.up else "bold red")
         table.add_row(link.link, f"{link.rows:,}", format_size(link.bytes), state)
+    return table
+
+
+def _footprint_table(footprints: Iterable[Footprint]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("Host", no_wrap=True)
+    for column in ("RSS", "PSS", "Cores"):
+        table.add_column(column, justify="right")
+    for one in footprints:
+        pss = "-" if one.pss is None else format_size(one.pss)
+        table.add_row(one.host, format_size(one.rss), pss, "-" if one.cores is None else f"{one.cores:.2f}")
     return table
 
 

@@ -31,6 +31,7 @@ from headwater.disk.credentials import code_environment
 from headwater.disk.ports import address_towards, keep_port
 from headwater.spark.home import SparkHome, spark_home
 from headwater.spark.pids import runs
+from headwater.spark.smallhost import SMALL_CONF, SMALL_ENVIRONMENT, SMALL_JAVA, reserved_memory
 from headwater.spark.sockets import SOCKETS_CONF, make_sockets, remove_sockets
 from headwater.spark.sparkclient import connect
 from headwater.spark.zygote import supported, write_launcher
@@ -177,12 +178,11 @@ class LocalEndpoint:
         if record is None or not _is_ours(int(record["pid"]), directory):
             return None
         began = record["start"]
-        if settings is not None and (began["packages"], began["extra_conf"], began.get("secrets")) != (
-            list(settings.packages),
-            dict(settings.conf),
-            list(secrets),
-        ):
-            return None
+        if settings is not None:
+            now = (list(settings.packages), dict(settings.conf), list(secrets), settings.small)
+            then = (began["packages"], began["extra_conf"], began.get("secrets"), began.get("small", False))
+            if then != now:
+                return None
         found = cls(
             directory,
             int(record["port"]),
@@ -207,10 +207,12 @@ class LocalEndpoint:
         extra_conf: Mapping[str, str] | None = None,
         python_path: tuple[str, ...] = (),
         quick: bool = False,
+        small: bool = False,
         packages: Sequence[str] = (),
         master: str | None = None,
         secrets: Sequence[str] = OPEN.secrets,
         recorded: Path | None = None,
+        limit: float = START_SECONDS,
     ) -> LocalEndpoint:
         """Start a server with its log, scratch files and record in ``directory``.
 
@@ -222,7 +224,8 @@ class LocalEndpoint:
 
         ``quick`` compiles the JVM's code only lightly and the queries not at all: about half the
         processor time for starting, at the price of throughput later; use it for short runs.
-        ``recorded`` is the file to which Java writes the server's classes when it ends.
+        ``small`` is for small hosts: see `headwater.spark.smallhost`.
+        ``recorded`` is the file to which Java writes the server's classes when it ends; ``limit``: seconds to start.
         Raises Unavailable where Java is missing or the server does not come up.
         """
         import pyspark
@@ -234,7 +237,7 @@ class LocalEndpoint:
         port, kept = keep_port()
         address = "127.0.0.1" if master is None else address_towards(master)
         token, session = token_urlsafe(24), str(uuid.uuid4())
-        home = spark_home(directory, java, Path(pyspark.__file__).parent)
+        home = spark_home(directory, java, Path(pyspark.__file__).parent, lean=small)
         conf = {
             **SERVER_CONF,
             **STREAMING_CONF,
@@ -245,7 +248,9 @@ class LocalEndpoint:
             "spark.connect.authenticate.token": token,
             "spark.local.dir": str(directory / "scratch"),
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
-            **(QUICK_CONF if quick else {}),
+            **(QUICK_CONF if quick or small else {}),
+            **(SMALL_CONF if small else {}),
+            **reserved_memory(memory_mb),
             **({"spark.jars.packages": ",".join(packages)} if packages else {}),
             **(extra_conf or {}),
             **({**LOCAL_AUTH, SOCKETS_CONF: str(make_sockets(directory))} if master is None else {}),
@@ -254,12 +259,13 @@ class LocalEndpoint:
         arguments += ["--driver-memory", f"{memory_mb}m"]
         arguments += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         # It is on the command line to recognize the process; further settings may be secrets, which `ps` would show.
-        options = _java_options(directory, home, recorded, quick=quick)
+        options = _java_options(directory, home, recorded, quick=quick, small=small)
         arguments += ["--conf", f"spark.driver.extraJavaOptions={options}"]
         arguments += ["--load-spark-defaults", "--properties-file", str(directory / PROPERTIES)]
         paths = [*python_path, str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         environment = {
             **code_environment(secrets),
+            **(SMALL_ENVIRONMENT if small else {}),
             "JAVA_HOME": str(java),
             "SPARK_HOME": str(home.path),
             "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -286,6 +292,7 @@ class LocalEndpoint:
                 "extra_conf": dict(extra_conf or {}),
                 "python_path": tuple(python_path),
                 "quick": quick,
+                "small": small,
                 "secrets": list(secrets),
                 "packages": list(packages),
                 "master": master,
@@ -294,7 +301,7 @@ class LocalEndpoint:
             known = {"pid": process.pid, "port": port, "token": token, "session": session, "cores": cores}
             _write_record(directory, {**known, "processes": own, "start": start})
             try:
-                endpoint._wait(time.monotonic() + START_SECONDS)
+                endpoint._wait(limit)
             except Unavailable:
                 # Java reads a damaged archive without a check, and dies of it.
                 if process.poll() not in _CRASHES or not home.drop():
@@ -409,7 +416,8 @@ class LocalEndpoint:
         failed = [line for line in said if "Error" in line or "Exception" in line]
         return (failed or said or ["without a message"])[-1].strip()[:400]
 
-    def _wait(self, deadline: float) -> None:
+    def _wait(self, limit: float) -> None:
+        deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
             if not self.alive:
                 raise Unavailable(
@@ -424,7 +432,7 @@ class LocalEndpoint:
             time.sleep(0.1)
         self.stop()
         raise Unavailable(
-            f"Spark did not come up within {START_SECONDS:.0f} s",
+            f"Spark did not come up within {limit:.0f} s",
             where=str(self.directory / LOG),
             hint="try again; a slow disk or too little memory are the usual causes",
         )
@@ -484,10 +492,12 @@ def _spawn(arguments: list[str], environment: Mapping[str, str], directory: Path
         )
 
 
-def _java_options(directory: Path, home: SparkHome, recorded: Path | None, *, quick: bool) -> str:
+def _java_options(directory: Path, home: SparkHome, recorded: Path | None, *, quick: bool, small: bool) -> str:
     classes = home.java_options if recorded is None else f"-XX:ArchiveClassesAtExit={recorded}"
     options = f"-Dheadwater.endpoint={directory} -XX:+UseSerialGC -Duser.timezone=UTC {classes}".rstrip()
     options += f" -XX:ErrorFile={directory / 'java-crash-%p.log'}"
+    if small:
+        return " ".join((options, *SMALL_JAVA))
     if quick:
         # By default lightly compiled code has a small cache, which some dozens of queries fill.
         return f"{options} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"

@@ -10,23 +10,31 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headwater.spark.memory import memory_free
+from headwater.spark.smallhost import is_used
+
 OFF = "HEADWATER_CLASS_ARCHIVE"
 """Environment variable; with the value "off" no archive is written or used."""
+_TRAINING = 3 << 29
+"""Free bytes of memory from which a server is trained in the background: a small host has less, and is given no second
+Spark."""
 _ARCHIVE = "classes.jsa"
 _FAILED = "failed"
 _PAUSE = 24 * 3600.0
 """Seconds after which a training that failed is tried again."""
 _KEPT = 4
-"""Archives in the cache: one per Java and PySpark."""
+"""Archives in the cache: one per Java, PySpark and choice of jars."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,11 @@ class SparkHome:
     @property
     def archive(self) -> Path:
         return self.path / _ARCHIVE
+
+    @property
+    def lean(self) -> bool:
+        """Return whether it has only the jars that units use."""
+        return not (self.path / "jars").is_symlink()
 
     @property
     def failed(self) -> Path:
@@ -65,6 +78,8 @@ class SparkHome:
         if not self.shared or self.archive.exists():
             return
         if self.failed.exists() and time.time() - self.failed.stat().st_mtime < _PAUSE:
+            return
+        if memory_free() < _TRAINING:
             return
         try:
             with self.training():
@@ -110,31 +125,37 @@ class SparkHome:
             (home / _ARCHIVE).unlink(missing_ok=True)
 
 
-def spark_home(directory: Path, java: Path, pyspark: Path) -> SparkHome:
-    """Make the home of a PySpark: in the user's cache directory, else in ``directory``."""
+def spark_home(directory: Path, java: Path, pyspark: Path, *, lean: bool = False) -> SparkHome:
+    """Make the home of a PySpark: in the user's cache directory, else in ``directory``.
+
+    ``lean``: with the jars alone that units use.
+    """
+    jars = [jar for jar in sorted((pyspark / "jars").iterdir()) if not lean or is_used(jar.name)]
     if os.environ.get(OFF) != "off":
         try:
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater" / "spark"
             cache.mkdir(0o700, parents=True, exist_ok=True)
             # A class in an archive of another user would be that user's code.
             if cache.stat().st_uid == os.getuid() and not cache.stat().st_mode & 0o022:
-                return SparkHome(_make(cache / _key(java, pyspark), pyspark), shared=True)
+                return SparkHome(_make(cache / _key(java, jars), pyspark, jars if lean else None), shared=True)
         except (OSError, RuntimeError):  # a read-only disk, or a user without a home
             pass
-    return SparkHome(_make(directory / "home", pyspark), shared=False)
+    return SparkHome(_make(directory / "home", pyspark, jars if lean else None), shared=False)
 
 
-def _key(java: Path, pyspark: Path) -> str:
-    """Name everything that an archive depends on."""
+def _key(java: Path, jars: Iterable[Path]) -> str:
+    """Name everything that an archive depends on.
+
+    Collector and width of pointers are not in it: all servers have the serial one, and none a heap of 32 GB.
+    """
     release = java / "release"
     known = [str(java.resolve()), release.read_text() if release.exists() else ""]
-    jars = sorted((pyspark / "jars").iterdir())
     known += [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
 
 
-def _make(home: Path, full: Path) -> Path:
-    """Link all of a Spark home but the zipped copy of PySpark.
+def _make(home: Path, full: Path, jars: Sequence[Path] | None) -> Path:
+    """Link all of a Spark home, or of its jars only some, but not the zipped copy of PySpark.
 
     Spark puts that copy first on its Python workers' path. Modules in a zip are compiled again at
     every import; those in site-packages are not, and workers start in less than half the time.
@@ -142,8 +163,31 @@ def _make(home: Path, full: Path) -> Path:
     home.mkdir(exist_ok=True)
     for name in ("bin", "jars", "sbin"):
         link = home / name
-        if not link.is_symlink() or os.readlink(link) != str(full / name):
+        if name == "jars" and jars is not None:
+            _link_jars(link, jars)
+        elif not link.is_symlink() or os.readlink(link) != str(full / name):
             draft = home / f".{name}.{os.getpid()}"
             draft.symlink_to(full / name)
+            if link.is_dir() and not link.is_symlink():
+                shutil.rmtree(link)
             draft.replace(link)
     return home
+
+
+def _link_jars(directory: Path, jars: Sequence[Path]) -> None:
+    """Make a directory with links to jars, unless it is there; a server never sees a part of it."""
+    if not directory.is_symlink() and directory.is_dir():
+        if {link.name: os.readlink(link) for link in directory.iterdir()} == {jar.name: str(jar) for jar in jars}:
+            return
+        shutil.rmtree(directory)
+    directory.unlink(missing_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=".jars.", dir=directory.parent))
+    for jar in jars:
+        (draft / jar.name).symlink_to(jar)
+    draft.chmod(0o755)
+    try:
+        draft.rename(directory)
+    except OSError:  # another process was first
+        shutil.rmtree(draft)
+        if not directory.is_dir():
+            raise

@@ -24,6 +24,7 @@ from headwater.spark.sparks import Sparks
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _SEEK = 5.0  # seconds between two searches for new processes; their time in between is not lost
+_WEIGH = 30.0  # seconds between two sums of shared memory: the system walks through all pages of each process
 _SAMPLES = 600  # samples kept: a batch that takes longer gets less than its share
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 """Busy time of a cpu; stolen time, taken by other guests of the machine, included."""
@@ -136,6 +137,8 @@ class Meter:
         self._processes: list[psutil.Process] = []
         self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
         self._paid_until = 0.0
+        self._pss: int | None = None
+        self._weighed = 0.0
         self.seen: HostProgress | None = None
         """The last sample; None where the Spark is not on this machine, or does not run."""
 
@@ -157,6 +160,9 @@ class Meter:
         own = _figures([self._own])
         self._agent.take({key: Process(p.own, 0.0, p.memory) for key, p in own.items()})
         self._samples.append((time.time(), self._account.seconds))
+        if self._pss is None or time.monotonic() - self._weighed >= _WEIGH:
+            self._weighed = time.monotonic()
+            self._pss = pss_of([*(pid for pid, _ in tree), self._own.pid])
         before = self.seen.others_s if self.seen else 0.0
         bounds = (float(len(cpus)), quota_of(roots[0]), float(self._endpoint.cores))
         self.seen = HostProgress(
@@ -169,6 +175,8 @@ class Meter:
             others_s=max(before, self._all - self._account.seconds - self._agent.seconds),
             memory=sum(p.memory for p in tree.values()),
             memory_free=int(psutil.virtual_memory().available),
+            agent_memory=sum(p.memory for p in own.values()),
+            pss=self._pss,
         )
 
     def share(self, units: Iterable[Running]) -> None:
@@ -239,6 +247,18 @@ def _figures(processes: Iterable[psutil.Process]) -> dict[Key, Process]:
         key = (process.pid, process.create_time())
         found[key] = Process(times.user + times.system, ended, memory)
     return found
+
+
+def pss_of(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int | None:
+    """Return the proportional set size of processes in bytes, without those that have ended; None if it is unknown."""
+    found = []
+    for pid in pids:
+        try:
+            lines = (proc / str(pid) / "smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")]
+    return sum(found) if found else None
 
 
 def _cpus_of(pid: int) -> frozenset[int]:

@@ -13,6 +13,7 @@ from headwater.continuum.sparksettings import SparkSettings
 from headwater.core.permissions import OPEN
 from headwater.spark.endpoint import Endpoint, LocalEndpoint, end_stale
 from headwater.spark.remote import RemoteEndpoint
+from headwater.spark.smallhost import HEAP_MB
 
 _LOG = logging.getLogger(__name__)
 _AGAIN, _AGAIN_MOST = 1.0, 30.0  # seconds before a Spark that ended again is restarted
@@ -92,8 +93,9 @@ class Sparks:
         return LocalEndpoint.start(
             directory,
             cores=self._cores or cores_of(host),
-            memory_mb=self._memory_mb or heap_of(host),
+            memory_mb=self._memory_mb or (HEAP_MB if settings.small else heap_of(host)),
             quick=self._quick,
+            small=settings.small,
             extra_conf=dict(settings.conf),
             packages=settings.packages,
             master=master,

@@ -1,7 +1,8 @@
-"""Write the class-data archive of a Spark home: ``python -m headwater.spark.training [HOME]``.
+"""Write the class-data archive of a Spark home: ``python -m headwater.spark.training [HOME | --small]``.
 
 A server runs a few queries of the kinds that units use, and Java writes the classes it has loaded when the server ends.
-That takes about a minute of processor time, once per Java and PySpark. Without HOME it is that of this environment.
+That takes about a minute of processor time, once per Java, PySpark and choice of jars. Without HOME it is that of this
+environment, with ``--small`` that of small hosts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LIMIT = 900.0
-"""Seconds that a server may take to write the archive; with the least priority that depends on the others' load."""
+"""Seconds in which a server has to start, and later to write the archive: it has the least priority."""
 _FREE = 1 << 30  # bytes that stay free on the disk
 _ROWS = [{"ts": f"2026-01-01T00:0{i}:00Z", "v": i / 2, "k": f"k{i % 2}", "n": i} for i in range(6)]
 
@@ -34,7 +35,9 @@ def main() -> int:
     """Train once; do nothing where another process trains, or where homes are not shared."""
     with tempfile.TemporaryDirectory(prefix="headwater-training-") as name:
         try:
-            home = SparkHome(Path(sys.argv[1]), shared=True) if sys.argv[1:] else _own_home(Path(name))
+            given = sys.argv[1:]
+            small = given == ["--small"]
+            home = SparkHome(Path(given[0]), shared=True) if given and not small else _own_home(Path(name), lean=small)
             if home.shared:
                 with home.training():
                     return _train_once(home, Path(name))
@@ -43,10 +46,10 @@ def main() -> int:
     return 0
 
 
-def _own_home(otherwise: Path) -> SparkHome:
+def _own_home(otherwise: Path, *, lean: bool) -> SparkHome:
     import pyspark
 
-    return spark_home(otherwise, find_java(), Path(pyspark.__file__).parent)
+    return spark_home(otherwise, find_java(), Path(pyspark.__file__).parent, lean=lean)
 
 
 def _train_once(home: SparkHome, directory: Path) -> int:
@@ -66,7 +69,7 @@ def _train_once(home: SparkHome, directory: Path) -> int:
 def _train(home: SparkHome, directory: Path) -> None:
     draft = home.path / ".classes.jsa"
     draft.unlink(missing_ok=True)
-    endpoint = LocalEndpoint.start(directory / "spark", cores=2, recorded=draft)
+    endpoint = LocalEndpoint.start(directory / "spark", cores=2, small=home.lean, recorded=draft, limit=_LIMIT)
     server = psutil.Process(endpoint.pid)
     try:
         _use(endpoint.session(), directory)

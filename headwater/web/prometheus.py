@@ -201,6 +201,8 @@ def _host(to: _Families, name: str, host: HostProgress) -> None:
         to.counter("host_cpu_seconds", text, value, **about, of=of)
     to.gauge("host_cores", "Cores that may be used.", host.cores, **about)
     to.gauge("host_memory_bytes", "Memory.", host.memory or None, **about)
+    to.gauge("host_agent_memory_bytes", "Memory of the agent.", host.agent_memory or None, **about)
+    to.gauge("host_pss_bytes", "Memory of Spark and agent, shared pages divided.", host.pss, **about)
     to.gauge("host_memory_free_bytes", "Memory that is free.", host.memory_free, **about)
 
 

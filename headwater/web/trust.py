@@ -7,6 +7,7 @@ controller send a token there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from headwater.app import deployments, loading
 from headwater.app.loading import LoadedDataflow
@@ -36,13 +37,13 @@ def check_dataflow(dataflow: Dataflow, *, trusted: bool) -> None:
 def check_continuum(continuum: Continuum, store_url: str | None, *, known: Iterable[Zone] = (), trusted: bool) -> None:
     """Raise Denied for addresses, packages or settings of Spark that are neither known nor in an active plan."""
     named = {a: zone.name for zone in continuum.zones for a in _addresses(zone)}
-    set_ = {zone.spark_settings: zone.name for zone in continuum.zones}
+    set_ = {_loading(zone): zone.name for zone in continuum.zones}
     if trusted or not (named or set_.keys() - {SparkSettings()}):
         return
     zones = [*known, *(z for plan in deployments.in_force(store_url).values() for z in plan.continuum.zones)]
     there = {a for zone in zones for a in _addresses(zone)}
     for settings, name in set_.items():
-        if settings not in {SparkSettings(), *(zone.spark_settings for zone in zones)}:
+        if settings not in {SparkSettings(), *map(_loading, zones)}:
             raise Denied(
                 "names packages or settings of Spark, by which code can be loaded",
                 where=f"the request, zone {name}",
@@ -55,6 +56,11 @@ def check_continuum(continuum: Continuum, store_url: str | None, *, known: Itera
                 where=f"the request, zone {zone}",
                 hint="start the server with `headwater up -c` and the continuum, or apply it there first",
             )
+
+
+def _loading(zone: Zone) -> SparkSettings:
+    """Return the settings of a zone by which code can be loaded."""
+    return replace(zone.spark_settings, small=False)
 
 
 def _addresses(zone: Zone) -> Iterator[str]:

@@ -277,6 +277,22 @@ def test_the_nodes_of_a_zone_have_its_packages_and_settings_of_spark() -> None:
     assert Continuum.from_data(continuum.to_data()) == continuum
 
 
+def test_a_zone_on_small_hosts() -> None:
+    text = "layers: [edge, site]\nzones:\n  S1: {layer: site, profile: usual}\n  E1: {layer: edge, parent: S1%s}"
+    continuum = Continuum.from_text(text % ", profile: small")
+    assert {n.name: n.spark_settings.small for n in continuum.nodes} == {"S1": False, "E1": True}
+    assert Continuum.from_data(continuum.to_data()) == continuum
+    for written, part in (
+        (", profile: tiny", "profile of zone E1 cannot be 'tiny'"),
+        (", profile: [small]", "profile of zone E1 cannot be"),
+        (", profile: small, spark: 'sc://a:1'", "a Spark that its agents do not start alone: sc://a:1"),
+        (", profile: small, spark: 'spark://a:1'", "a Spark that its agents do not start alone: spark://a:1"),
+    ):
+        with pytest.raises(ErrorList, match=part):
+            Continuum.from_text(text % written)
+    assert Continuum.from_text(text % ", profile: small, spark: local").zone("E1").spark_settings.small
+
+
 LINKS = st.fixed_dictionaries(
     {},
     optional={

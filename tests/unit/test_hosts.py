@@ -14,7 +14,7 @@ import pytest
 
 from headwater.continuum.model import Host
 from headwater.query.query import Batch, Running
-from headwater.spark.hosts import CpuClock, HostMeter, Meter, Process, quota, quota_of, since
+from headwater.spark.hosts import CpuClock, HostMeter, Meter, Process, pss_of, quota, quota_of, since
 
 HOST = Host("host", "zone")
 SERVER, ZYGOTE, WORKER, OTHER = (1, 1.0), (2, 1.0), (3, 2.0), (3, 9.0)
@@ -140,6 +140,9 @@ def test_a_process_that_works_is_seen() -> None:
         (seen,) = hosts.progress()
         assert (seen.host, seen.zone) == ("host", "zone")
         assert seen.cpu_s > 0 and seen.memory > 2**20 and seen.memory_free
+        assert seen.agent_memory > 2**20
+        if Path("/proc/self/smaps_rollup").exists():
+            assert seen.pss is not None and 2**20 < seen.pss <= seen.memory + seen.agent_memory
         assert 0 < seen.cores <= (os.cpu_count() or 1)
         one.stdin.close()
     hosts.look(())
@@ -150,3 +153,12 @@ def test_of_a_spark_elsewhere_nothing_is_said() -> None:
     hosts = HostMeter(Spark())  # type: ignore[arg-type]
     hosts.look([running(Batch(0, 1.0, 1.0, 1))])
     assert hosts.progress() == ()
+
+
+def test_shared_memory_is_divided_between_the_processes_that_share_it(tmp_path: Path) -> None:
+    for pid, size in ((7, 100), (8, 50)):
+        (tmp_path / str(pid)).mkdir()
+        text = f"00400000-7ffd00000000 ---p 00000000 00:00 0 [rollup]\nRss: 900 kB\nPss: {size} kB\nPss_Anon: 1 kB\n"
+        (tmp_path / str(pid) / "smaps_rollup").write_text(text)
+    assert pss_of([7, 8, 9], proc=tmp_path) == 150 << 10, "one has ended"
+    assert pss_of([9], proc=tmp_path) is None

@@ -78,6 +78,20 @@ def test_zones_units_links_and_hosts_are_seen(store: Store) -> None:
     assert data["zones"][0]["units"][0]["unit"] == "out@C1" and data["deployments"][0]["name"] == "d0"
 
 
+def test_the_status_has_the_footprint_of_each_host(store: Store) -> None:
+    crowd.fill(store, 12, 1)
+    (status,) = observe.status("d0", store.where)
+    found = {one.host: one for one in status.footprints}
+    assert found.keys() == {host.host for host in status.hosts} and "s1" in found
+    assert (found["s1"].zone, found["s1"].rss, found["s1"].pss) == ("S1", 10**9 + 10**8, 3 * 10**8)
+    assert found["s1"].cores == pytest.approx(0.3)
+    assert dump(status)["footprints"][0]["rss"] == 10**9 + 10**8
+    screen = Console(width=120, file=(out := io.StringIO()))
+    screen.print(status_view(status))
+    shown = out.getvalue()
+    assert re.search(r"Host +RSS +PSS +Cores", shown) and re.search(r"s1 +1100MB +300MB +0.30", shown)
+
+
 def test_what_goes_over_a_link_is_added_up(store: Store) -> None:
     plans = crowd.fill(store, 4, 2, each=2)  # both over the same two locations
     view = observe.look(store.where)

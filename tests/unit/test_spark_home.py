@@ -127,3 +127,49 @@ def test_old_archives_go_and_homes_stay(cache: Path, java: Path, pyspark: Path, 
     made[2].forget_others()
     assert [one.archive.exists() for one in made] == [False, False, True, True, True, False, True]
     assert all(one.path.is_dir() for one in made)
+
+
+def test_a_lean_home_has_the_jars_that_units_use_and_an_archive_of_its_own(
+    cache: Path, java: Path, pyspark: Path, tmp_path: Path
+) -> None:
+    (pyspark / "jars/hive-exec-2.3.10-core.jar").write_text("hive")
+    (pyspark / "jars/hive-storage-api-2.8.1.jar").write_text("orc needs it")
+    usual = spark_home(tmp_path / "own", java, pyspark)
+    lean = spark_home(tmp_path / "own", java, pyspark, lean=True)
+    assert lean.archive != usual.archive and lean.lean and not usual.lean
+    assert sorted(p.name for p in (lean.path / "jars").iterdir()) == ["a.jar", "hive-storage-api-2.8.1.jar"]
+    assert (lean.path / "jars/a.jar").read_text() == "a"
+    before = (lean.path / "jars").stat().st_ino
+    assert spark_home(tmp_path / "own", java, pyspark, lean=True) == lean
+    assert (lean.path / "jars").stat().st_ino == before, "a running server has opened only some of them"
+
+
+def test_a_home_of_its_own_changes_with_the_choice_and_the_place_of_jars(
+    java: Path, pyspark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(homes.OFF, "off")
+    (pyspark / "jars/hive-exec-2.3.10-core.jar").write_text("hive")
+    own = tmp_path / "own"
+    own.mkdir()
+    for lean in (False, True, True, False):
+        home = spark_home(own, java, pyspark, lean=lean)
+        assert (
+            sorted(p.name for p in (home.path / "jars").iterdir()) == ["a.jar", "hive-exec-2.3.10-core.jar"][: 2 - lean]
+        )
+        assert not home.shared and home.lean == lean
+    (pyspark / "jars/b.jar").write_text("b")
+    home = spark_home(own, java, pyspark, lean=True)
+    assert sorted(p.name for p in (home.path / "jars").iterdir()) == ["a.jar", "b.jar"]
+    home = spark_home(own, java, pyspark, lean=True)
+    assert [p.name for p in home.path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_no_server_is_trained_where_memory_is_short(
+    cache: Path, java: Path, pyspark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = spark_home(tmp_path / "own", java, pyspark)
+    started: list[Any] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *given, **more: started.append(given))
+    monkeypatch.setattr(homes, "memory_free", lambda: 512 << 20)
+    home.train_later()
+    assert not started and not (home.path / "training.log").exists()
