@@ -135,6 +135,7 @@ def _signature(name: str, value: Any) -> str:
 def _annotation(value: Any) -> str:
     """Return an annotation as text, with the type in place of an alias that adds a rule."""
     text = value if isinstance(value, str) else getattr(value, "__name__", str(value))
+    text = re.sub(r"\b(Self|S)\b", "Stream", text).replace("[Stream]", "")  # streams are the only ones for users
     return re.sub(r"\w+", lambda m: _with_rules().get(m[0], m[0]), text)
 
 
@@ -210,11 +211,11 @@ SECTIONS: dict[str, Callable[[], str]] = {
         "headwater",
         "headwater.dataflow.builder.DataflowBuilder",
         "headwater.dataflow.builder.Reader",
-        "headwater.dataflow.stream.Grouped",
-        "headwater.dataflow.stream.Counted",
-        "headwater.dataflow.stream.Windowed",
-        "headwater.dataflow.stream.Writer",
-        "headwater.dataflow.stream.WrittenStream",
+        "headwater.dataflow.grouped.Grouped",
+        "headwater.dataflow.rowwindows.Counted",
+        "headwater.dataflow.rowwindows.Windowed",
+        "headwater.dataflow.writer.Writer",
+        "headwater.dataflow.writer.WrittenStream",
     ),
     "headwater.iot": python_page("headwater.iot"),
     "headwater.testing": python_page("headwater.testing"),

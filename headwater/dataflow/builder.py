@@ -32,7 +32,8 @@ from headwater.dataflow.settings import (
     ValuesOf,
 )
 from headwater.dataflow.statements import translate
-from headwater.dataflow.stream import Stream, schema_text
+from headwater.dataflow.stream import Stream
+from headwater.dataflow.streambase import StreamBase, schema_text
 from headwater.sql.select import parse_query
 
 
@@ -89,7 +90,7 @@ class DataflowBuilder(habits.NameGuard):
         doubled: list[str] = []
 
         # Parents first, without recursion: a dataflow may be longer than Python's stack.
-        todo = [(sink, False) for sink in reversed(self._sinks)]
+        todo: list[tuple[StreamBase, bool]] = [(sink, False) for sink in reversed(self._sinks)]
         while todo:
             stream, parents_done = todo.pop()
             if parents_done:

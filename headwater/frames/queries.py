@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from headwater.core.errors import DataflowError
 from headwater.core.text import shown
-from headwater.dataflow.stream import Stream, WrittenStream
+from headwater.dataflow.stream import Stream
+from headwater.dataflow.writer import WrittenStream
 from headwater.frames.functions import on_frame
 from headwater.frames.pickled import calling, unpickled
 from headwater.sql.columns import Message
@@ -13,7 +14,7 @@ _OURS = ("checkpointLocation", "checkpointlocation", "path", "truncate", "numRow
 """Options that a deployment does not need: it keeps checkpoints of its own."""
 
 
-def written(stream: Stream, command: Message) -> WrittenStream:
+def written(stream: Stream, command: Message) -> WrittenStream[Stream]:
     """Add the sink of a query, a ``WriteStreamOperationStart``; its trigger is an option of ``headwater run``."""
     where = f"writeStream ({command.format or 'no format'})"
     if command.output_mode.lower() not in ("", "append"):
@@ -47,7 +48,7 @@ def written(stream: Stream, command: Message) -> WrittenStream:
     return found.named(command.query_name) if command.query_name else found
 
 
-def _sink(stream: Stream, command: Message, options: dict[str, str], where: str) -> WrittenStream:
+def _sink(stream: Stream, command: Message, options: dict[str, str], where: str) -> WrittenStream[Stream]:
     """Write to the sink, and take the options that it knows."""
     path = command.path or command.options.get("path", "")
     match command.format:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.core.errors import DataflowError
 from headwater.core.jsonform import time_text
-from headwater.dataflow.stream import Stream, WrittenStream
+from headwater.dataflow.stream import Stream
+from headwater.dataflow.writer import WrittenStream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 BLOBS, TABLES = "blobs", "tables.db"
 
 
-def insert_table(rows: Stream, table: str, *, database: str = TABLES, writer: str | None = None) -> WrittenStream:
+def insert_table(
+    rows: Stream, table: str, *, database: str = TABLES, writer: str | None = None
+) -> WrittenStream[Stream]:
     """Insert rows into a table of an SQLite database, which is created if it does not exist.
 
     ``writer`` distinguishes the rows of this dataflow from those of others in the same table; default: the
@@ -49,7 +52,7 @@ def insert_table(rows: Stream, table: str, *, database: str = TABLES, writer: st
 
 def upload_blobs(
     rows: Stream, *, content: str = "content", name: str = "name", container: str = BLOBS
-) -> WrittenStream:
+) -> WrittenStream[Stream]:
     """Write the text or bytes of each row's column ``content`` to a file of its ``name``.
 
     ``container``: a directory, or any URI that fsspec opens.
@@ -75,7 +78,7 @@ def publish_mqtt(
     qos: int = 1,
     username_env: str | None = None,
     password_env: str | None = None,
-) -> WrittenStream:
+) -> WrittenStream[Stream]:
     """Publish each row as a JSON object; with ``qos=1`` at least once.
 
     The named environment variables, read where it runs, hold user name and password.

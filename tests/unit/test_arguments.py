@@ -23,8 +23,11 @@ from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
 from headwater.core.rules import ANYTHING, Number, Span, Whole, rule_of
 from headwater.dataflow.builder import DataflowBuilder, Reader
 from headwater.dataflow.graph import KINDS, Dataflow
-from headwater.dataflow.stream import Counted, Grouped, Stream, Windowed, Writer, WrittenStream
+from headwater.dataflow.grouped import Grouped
+from headwater.dataflow.rowwindows import Counted, Windowed
+from headwater.dataflow.stream import Stream
 from headwater.dataflow.windowmakers import ChopTime, Complete, SlidingTime
+from headwater.dataflow.writer import Writer, WrittenStream
 from headwater.plan.build import build
 
 SCHEMA = "machine string, ts timestamp, v double, tags array<string>"

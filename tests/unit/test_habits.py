@@ -20,7 +20,9 @@ from headwater.app import loading
 from headwater.core.errors import DataflowError
 from headwater.dataflow import habits
 from headwater.dataflow.builder import DataflowBuilder, Reader
-from headwater.dataflow.stream import Grouped, Stream, Writer
+from headwater.dataflow.grouped import Grouped
+from headwater.dataflow.stream import Stream
+from headwater.dataflow.writer import Writer
 
 SCHEMA = "id bigint, ts timestamp, v double"
 

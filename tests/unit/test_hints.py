@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,16 +17,17 @@ from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 import headwater as hw
 from headwater import iot
 from headwater.cli.app import app
-from headwater.dataflow import habits, stream
+from headwater.dataflow import habits
 from headwater.dataflow.builder import DataflowBuilder, Reader
+from headwater.dataflow.grouped import Grouped
+from headwater.dataflow.rowwindows import Counted, Windowed
+from headwater.dataflow.stream import Stream
+from headwater.dataflow.writer import Writer, WrittenStream
 from headwater.sql import functions, special
 from headwater.sql.names import UNIT_FIRST
 
 ROOT = Path(hw.__file__).parent
-METHODS = [
-    DataflowBuilder, Reader, hw.Dataflow,
-    *(v for v in vars(stream).values() if inspect.isclass(v) and v.__module__ == stream.__name__),
-]  # fmt: skip
+METHODS = [DataflowBuilder, Reader, hw.Dataflow, Stream, Grouped, Counted, Windowed, Writer, WrittenStream]
 
 
 def constants(node: ast.AST) -> str:

@@ -1,0 +1,140 @@
+"""The sinks of a stream, as in PySpark's ``writeStream``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from headwater.dataflow import habits, sinks
+from headwater.dataflow.arguments import ArgumentGuard
+from headwater.dataflow.settings import (
+    ColumnName,
+    Computed,
+    Label,
+    Option,
+    Place,
+    ShownRows,
+)
+from headwater.dataflow.streambase import StreamBase
+from headwater.sql.rewrite import row_json
+
+S = TypeVar("S", bound=StreamBase)
+
+
+@dataclass(frozen=True)
+class Writer(habits.NameGuard, Generic[S]):
+    """Sinks of a stream. Each returns the written stream, so ``.named("alarms")`` can name the sink."""
+
+    stream: S
+
+    def files(self, path: Place, *, format: Literal["csv", "json", "parquet"]) -> WrittenStream[S]:
+        """Write files, each row exactly once; files appear complete. ``{zone}`` in the path is replaced."""
+        return self._sink(sinks.FileSink, path=path, format=format)
+
+    def csv(self, path: Place) -> WrittenStream[S]:
+        """Write CSV files with a header."""
+        return self.files(path, format="csv")
+
+    def json(self, path: Place) -> WrittenStream[S]:
+        """Write JSON lines."""
+        return self.files(path, format="json")
+
+    def parquet(self, path: Place) -> WrittenStream[S]:
+        """Write Parquet files."""
+        return self.files(path, format="parquet")
+
+    def console(self, rows: ShownRows = 20) -> WrittenStream[S]:
+        """Print the newest rows of every batch where the dataflow was started, at most 10000."""
+        return self._sink(sinks.ConsoleSink, rows=rows)
+
+    def memory(self, name: Label) -> WrittenStream[S]:
+        """Keep the rows in memory under this name (tests, notebooks)."""
+        return self._sink(sinks.MemorySink).named(name)
+
+    def for_each_batch(self, function: Callable[..., Any], *, one_zone: bool = False) -> WrittenStream[S]:
+        """Call ``function(pyarrow.Table, batch_number)`` per batch; after a failure a batch may be repeated.
+
+        Each zone numbers its own batches. With ``one_zone``, a plan that runs the sink in several zones is refused.
+        """
+        captured = self.stream._function(function, 2, "for_each_batch")
+        return self._sink(sinks.CallbackSink, function=captured, one_zone=one_zone or None)
+
+    def kafka(
+        self,
+        bootstrap_servers: Place,
+        topic: Place,
+        *,
+        key: Computed | None = None,
+        value: Computed | None = None,
+        delivery: Literal["exactly_once", "at_least_once"] = "exactly_once",
+        user_env: Place | None = None,
+        password_env: Place | None = None,
+        **options: Option,
+    ) -> WrittenStream[S]:
+        """Write to a Kafka topic: expressions ``key`` and ``value``, or each row as one JSON object.
+
+        ``options`` are librdkafka's, with ``_`` for ``.``: ``compression_type="zstd"``. ``user_env`` and
+        ``password_env`` name secrets, ``HEADWATER_SECRET_...``.
+        """
+        columns = [f"{row_json(self.stream.columns) if value is None else value} AS value"]
+        columns += [f"{key} AS key"] if key is not None else []
+        return Writer(self.stream.select(*columns))._sink(
+            sinks.KafkaSink,
+            bootstrap_servers=bootstrap_servers,
+            topic=topic,
+            delivery=delivery,
+            user_env=user_env,
+            password_env=password_env,
+            options=tuple(sorted((k.replace("_", "."), str(v)) for k, v in options.items())),
+        )
+
+    def jdbc(
+        self,
+        url: Place,
+        table: Place,
+        *,
+        batch_column: ColumnName | None = "headwater_batch",
+        user_env: Place | None = None,
+        password_env: Place | None = None,
+        driver: Place | None = None,
+        **options: Option,
+    ) -> WrittenStream[S]:
+        """Append to a table through JDBC. ``user_env``, ``password_env``: secrets, ``HEADWATER_SECRET_...``."""
+        return self._sink(
+            sinks.JdbcSink,
+            url=url,
+            table=table,
+            batch_column=batch_column,
+            user_env=user_env,
+            password_env=password_env,
+            driver=driver,
+            options=tuple(sorted((k, str(v)) for k, v in options.items())),
+        )
+
+    def _unknown(self, name: str) -> habits.UnknownName:
+        return habits.missing(name, self, habits.WRITER, where=f"write after '{self.stream.operator.id}'")
+
+    def _place_of(self, method: str) -> str:
+        return f"write.{method} after '{self.stream.operator.id}'"
+
+    def _sink(self, cls: type[sinks.Sink], **settings: Any) -> WrittenStream[S]:
+        stream = self.stream._then(cls, **settings)
+        self.stream.builder.add_sink(stream)
+        return WrittenStream(stream)
+
+
+@dataclass(frozen=True)
+class WrittenStream(ArgumentGuard, Generic[S]):
+    """A stream that ends in a sink."""
+
+    stream: S
+
+    def _place_of(self, method: str) -> str:
+        return f"{method} after '{self.stream.operator.id}'"
+
+    def named(self, name: Label) -> WrittenStream[S]:
+        """Name the sink."""
+        renamed = self.stream.named(name)
+        self.stream.builder.replace_sink(self.stream, renamed)
+        return WrittenStream(renamed)
