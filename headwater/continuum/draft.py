@@ -171,18 +171,8 @@ class _Declarations:
             zone.has_parent = True
             return zone
         known = (
-            "layer",
-            "parent",
-            "locations",
-            "link",
-            "hosts",
-            "broker",
-            "channels",
-            "at",
-            "spark",
-            "access",
-            "profile",
-        )
+            "layer", "parent", "locations", "link", "hosts", "broker", "channels", "at", "spark", "access", "profile",
+        )  # fmt: skip
         fields = self._known(node, known, of=of)
         zone.at = self._address(fields.get("at"), f"at of {of}", _AT, "at: 10.0.0.7:7070")
         self._spark(zone, fields.get("spark"))
