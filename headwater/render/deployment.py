@@ -13,6 +13,7 @@ from rich.tree import Tree
 
 from headwater.app.view import Footprint, Status
 from headwater.continuum.model import Link, Zone
+from headwater.control.lifecycle import BUSY, Phase
 from headwater.core.errors import ErrorList, HeadwaterError
 from headwater.core.metrics import LinkProgress, Progress, UnitProgress, node_of
 from headwater.core.quantity import format_bandwidth, format_duration, format_size
@@ -203,8 +204,8 @@ def _slo_lines(status: Status) -> Iterator[Text]:
         yield Text(f"  decision {decision.id} {decision.state}: {decision.why}{ask}", style="yellow")
 
 
-PHASE_STYLE: Mapping[str, str] = {
-    **dict.fromkeys(("wanted", "checking", "changing", "stopping"), "cyan"),
+PHASE_STYLE: Mapping[Phase, str] = {
+    **dict.fromkeys(BUSY, "cyan"),
     "rolling_back": "yellow",
     "running": "green",
     "failed": "bold red",

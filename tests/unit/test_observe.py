@@ -19,6 +19,7 @@ from headwater.adapt.slo import SLO
 from headwater.app import observe, pools
 from headwater.app.view import Status, UnitSeen, View
 from headwater.control import tables as t
+from headwater.control.lifecycle import WAYS, Phase
 from headwater.control.notify import ChangeNotifier
 from headwater.control.store import Store
 from headwater.control.tables import NoStore
@@ -90,6 +91,15 @@ def test_the_status_has_the_footprint_of_each_host(store: Store) -> None:
     screen.print(status_view(status))
     shown = out.getvalue()
     assert re.search(r"Host +RSS +PSS +Cores", shown) and re.search(r"s1 +1100MB +300MB +0.30", shown)
+
+
+@pytest.mark.parametrize("phase", sorted(WAYS))
+def test_the_status_shows_a_deployment_in_any_phase(store: Store, phase: Phase) -> None:
+    crowd.fill(store, 12, 1)
+    (status,) = observe.status("d0", store.where)
+    screen = Console(width=80, file=(out := io.StringIO()))
+    screen.print(status_view(replace(status, phase=phase)))
+    assert phase in out.getvalue()
 
 
 def test_what_goes_over_a_link_is_added_up(store: Store) -> None:
