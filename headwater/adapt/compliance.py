@@ -37,7 +37,7 @@ class Break:
 def breaks(slo: SLO, figures: Figures, *, within: float = 1.0) -> tuple[Break, ...]:
     """Return the limits that the figures violate, if only the share ``within`` of each may be used."""
     full = max((share, host) for host, share in figures.load.items()) if figures.load else (0.0, "")
-    room = 1.0 - slo.headroom
+    room = math.inf if slo.headroom is None else 1.0 - slo.headroom
     checks = (
         (
             "max_latency",

@@ -20,16 +20,16 @@ class SLO:
 
     ``max_latency``: seconds from an event's arrival to its result, for 95 of 100 at every sink.
     ``max_bandwidth``: bytes/s over links into the top layer. ``max_cost``: RU, see ``placement.usage``.
-    ``headroom``: the share of a host's cores that stays free. ``gain``: the relative fall of the cost that justifies
-    a change without a broken limit. ``cool_down``: seconds between changes, unless a limit is broken. ``settle``:
-    seconds after which a change is judged. Raises PlacementError for invalid values.
+    ``headroom``: the share of a host's cores that stays free; None: any load is allowed. ``gain``: the relative fall of
+    the cost that justifies a change without a broken limit. ``cool_down``: seconds between changes, unless a limit is
+    broken. ``settle``: seconds after which a change is judged. Raises PlacementError for invalid values.
     """
 
     mode: Mode = "advise"
     max_latency: Unbounded = math.inf
     max_bandwidth: Unbounded = math.inf
     max_cost: Unbounded = math.inf
-    headroom: float = 0.2
+    headroom: float | None = 0.2
     gain: float = 0.1
     cool_down: float = 60.0
     settle: float = 20.0
@@ -41,5 +41,8 @@ class SLO:
             if not getattr(self, name) > 0:
                 raise PlacementError(f"{name} is {getattr(self, name)}", hint="give more than 0, or no limit")
         for name, most in (("headroom", 1.0), ("gain", 1.0), ("cool_down", math.inf), ("settle", math.inf)):
-            if not 0 <= getattr(self, name) < most:
-                raise PlacementError(f"{name} is {getattr(self, name)}", hint=f"give 0 up to below {most:g}")
+            value = getattr(self, name)
+            if value is None and name == "headroom":
+                continue
+            if not 0 <= value < most:
+                raise PlacementError(f"{name} is {value}", hint=f"give 0 up to below {most:g}")

@@ -56,7 +56,7 @@ def slo(
     ] = None,
     max_cost: Annotated[str | None, _given("--max-cost", "Maximum resource usage, a number; or none.")] = None,
     headroom: Annotated[
-        str | None, _given("--headroom", "Share of each host's cores to keep free, such as 20%.")
+        str | None, _given("--headroom", "Share of each host's cores to keep free, such as 20%; or none.")
     ] = None,
     gain: Annotated[
         str | None, _given("--gain", "Minimum cost reduction for a change while no limit is broken.")
@@ -81,11 +81,11 @@ def slo(
     from headwater.control.memory import in_words
     from headwater.core.quantity import parse_bandwidth, parse_duration
 
-    readers: dict[str, tuple[str | None, Callable[[str], float]]] = {
+    readers: dict[str, tuple[str | None, Callable[[str], float | None]]] = {
         "max_latency": (max_latency, _limit(parse_duration)),
         "max_bandwidth": (max_bandwidth, _limit(lambda text: parse_bandwidth(text) / 8)),
         "max_cost": (max_cost, _limit(lambda text: _number(text, "--max-cost"))),
-        "headroom": (headroom, lambda text: _share(text, "--headroom")),
+        "headroom": (headroom, lambda text: None if text.strip() == "none" else _share(text, "--headroom")),
         "gain": (gain, lambda text: _share(text, "--gain")),
         "cool_down": (cool_down, parse_duration),
         "settle": (settle, parse_duration),

@@ -244,7 +244,7 @@ def in_words(slo: SLO) -> str:
         limits.append(f"up to {format_size(slo.max_bandwidth)}/s into the top layer")
     if math.isfinite(slo.max_cost):
         limits.append(f"cost up to {slo.max_cost:g}")
-    limits.append(f"headroom {slo.headroom * 100:g}%")
+    limits.append("no headroom" if slo.headroom is None else f"headroom {slo.headroom * 100:g}%")
     calm = f"gain {slo.gain * 100:g}%, cool-down {format_duration(slo.cool_down)}"
     return f"{', '.join(limits)}; mode {slo.mode}, {calm}, settle {format_duration(slo.settle)}"
 

@@ -151,7 +151,7 @@ def _deployment(to: _Families, status: Status, decided: Mapping[str, int]) -> No
             to.gauge(
                 "slo_limit",
                 "Limits of the SLO: seconds, bytes per second, resource usage, a share of cores.",
-                value if math.isfinite(value) else None,
+                value if value is not None and math.isfinite(value) else None,
                 deployment=name,
                 of=of,
             )

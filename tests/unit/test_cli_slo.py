@@ -151,6 +151,9 @@ def test_an_slo_is_set_changed_and_lifted(store: Store) -> None:
     assert out.startswith("f: latency up to 3s, up to 200kB/s into the top layer, headroom 25%; mode advise")
     assert invoke("slo", "f", "--max-latency", "none", "--mode", "auto", "--gain", "0.05", "--max-cost", "2")[0] == 0
     assert store.slo("f") == SLO(mode="auto", max_bandwidth=2e5, max_cost=2.0, headroom=0.25, gain=0.05)
+    code, out, err = invoke("slo", "f", "--headroom", "none")
+    assert (code, err) == (0, "") and "no headroom" in out
+    assert store.slo("f") == SLO(mode="auto", max_bandwidth=2e5, max_cost=2.0, headroom=None, gain=0.05)
     data = json.loads(invoke("slo", "f", "--settle", "5s", "--cool-down", "2min", "--json")[1])
     assert (data["settle"], data["cool_down"], data["max_latency"], data["max_bandwidth"]) == (
         5,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.adapt.compliance import Figures, breaks, strain
 from headwater.adapt.slo import SLO
 from headwater.control import policy, tables
 from tests.unit.looped import BEGIN, Loop
@@ -210,3 +211,9 @@ def test_in_calm_zones_try_what_is_likely_to_come(begin: Begin) -> None:
     assert {"light", "zones", "result"} in tried
     assert len({frozenset(t) for t in tried}) == len(tried)
     assert loop.decisions() == () and loop.store.deployment("two").version == 1
+
+
+def test_without_headroom_a_full_host_breaks_no_limit() -> None:
+    full = Figures(latency=1.0, bandwidth=5.0, cost=0.0, load={"e1": 3.0})
+    assert [b.limit for b in breaks(SLO(), full)] == ["headroom"]
+    assert breaks(SLO(headroom=None), full) == () and strain(SLO(headroom=None, max_bandwidth=10.0), full) == 0.5

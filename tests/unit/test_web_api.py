@@ -178,6 +178,7 @@ def test_slos_metrics_and_the_model(client: Client, tiny: dict[str, Any]) -> Non
     assert client.see(f"{of}/model").keys() == {"latency", "load", "bytes"}
     assert client.see(f"{of}/metrics", 422, params={"since_s": "inf"})
     assert client.patch(f"{of}/slo", json={"headroom": 1}).status_code == 422
+    assert client.patch(f"{of}/slo", json={"headroom": None}).json()["headroom"] is None
     assert client.patch(f"{of}/slo", json={"gain": False}).status_code == 422
     mistyped = client.see(f"{of}/metrics", 422, params={"since": "5"})
     assert mistyped["where"] == "query.since" and "did you mean 'since_s'?" in mistyped["detail"]

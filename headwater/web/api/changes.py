@@ -96,7 +96,7 @@ def stop(name: NamePath, served: Here, asker: Operator, form: StopForm | None = 
 def slo(name: NamePath, form: SloForm, served: Here, asker: Operator) -> Response:
     """Set a deployment's SLO: its limits, and who decides on changes."""
     given = form.model_dump(exclude_unset=True)
-    values: dict[str, Any] = {k: math.inf if v is None else v for k, v in given.items()}
+    values: dict[str, Any] = {k: math.inf if v is None and k != "headroom" else v for k, v in given.items()}
     found = replace(objectives.slo(name, served.store_url) or SLO(), **values)
     objectives.set_slo(name, found, served.store_url)
     return answered(found)

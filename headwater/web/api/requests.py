@@ -198,7 +198,7 @@ class SloForm(Form):
     max_latency: Positive | None = Field(default=None, description="Maximum p95 latency at every sink, in seconds.")
     max_bandwidth: Positive | None = Field(default=None, description="Maximum bytes per second into the top layer.")
     max_cost: Positive | None = None
-    headroom: Share = Field(default=0.2, description="The share of each host's cores that stays free.")
+    headroom: Share | None = Field(default=0.2, description="The share of each host's cores that stays free.")
     gain: Share = 0.1
     cool_down: Annotated[Finite, Field(ge=0)] = Field(default=60.0, description="Seconds.")
     settle: Annotated[Finite, Field(ge=0)] = Field(default=20.0, description="Seconds.")
