@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml scripts/setup.sh scripts/system_package.sh
 demo: setup ## Run the demonstration on this machine
 	@$(WITH_JAVA) $(BIN)/headwater demo
 
-test: test-setup ## Run all tests but the long ones (30 minutes on 2 cores)
+test: test-setup ## Run all tests but the long ones (45 minutes on 2 cores)
 	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit tests/simulation tests/web tests/conformance tests/deployments
 
 test-unit: setup ## Run the unit tests only

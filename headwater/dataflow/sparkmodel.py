@@ -12,7 +12,6 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -140,7 +139,6 @@ def archive(path: Path) -> bytes:
     return made.getvalue()
 
 
-@lru_cache(maxsize=16)
 def model_of(content: bytes, name: str) -> SparkModel:
     """Read a model's archive; raise UserCodeError for one that is malformed, or may not be used."""
     try:
