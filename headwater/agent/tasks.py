@@ -246,7 +246,9 @@ class NodeTasks:
         self.permit(spec)
         units, unit = self._with_spark(spec), spec.unit
         work = units.get(spec.id)
-        runs = work is not None and work.running is not None and work.running.failure(spec.id) is None
+        query = work.running if work is not None else None
+        # One that was stopped is still here where its totals could not be saved, on a full disk.
+        runs = query is not None and not query.stopped and query.failure(spec.id) is None
         if work is not None and runs and incarnation(work.unit) == incarnation(unit):
             units.update_inputs(spec)
             return

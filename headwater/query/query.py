@@ -68,6 +68,8 @@ class Running:
     reached: Mapping[str, int] = field(default_factory=dict)
     """Position in each channel before the first observed batch, where it is known."""
     error: RuntimeFailure | None = None
+    stopped: bool = False
+    """Whether it was stopped on request."""
     batches: deque[Batch] = field(default_factory=lambda: deque(maxlen=BATCHES))
     """The newest batches observed, including those without rows; oldest first."""
     done: int = 0
@@ -249,6 +251,7 @@ class Running:
                 asked = now
             time.sleep(_LOOK)
         self.query.stop()
+        self.stopped = True
 
 
 def _bytes(operator: Mapping[str, Any]) -> int:

@@ -103,6 +103,19 @@ REGRESSIONS: Mapping[str, History] = {
         2458,
         locations=1,
     ),
+    "a unit is stopped while its zone's disk is full, and started again": History(
+        (
+            Step("write", ("L1", 1), 4.0),
+            Step("full", ("C1", 6), 15.0),
+            Step("repeating", (0.5, 1.0), 4.0),
+            Step("edit", (EDITS.index(Move(operator="keep", to="site")),), 1.0),
+            Step("clock", ("A", -3600.0), 4.0),
+            Step("repeating", (0.1, 25.0), 1.0),
+            Step("stop", (), 0.0),
+            Step("write", ("L2", 2), 4.0),
+        ),
+        248,
+    ),
     "an edit of a first deployment of which one source runs is edited again": History(
         (
             Step("update", (0, 1, True), 4.0),
