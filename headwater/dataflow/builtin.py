@@ -19,8 +19,11 @@ Over = Literal["rows", "batches", "frames"]
 
 @dataclass(frozen=True)
 class Builtin:
-    """One kind of function: its input, the reader of its settings, which raises errors for malformed ones, and how it
-    is made; None where the module that compiles DataFrames makes it."""
+    """One kind of function: its input, a reader of its settings, and its maker.
+
+    The reader raises errors for malformed settings. Functions of DataFrames have no maker: they are applied where
+    DataFrames are compiled.
+    """
 
     over: Over
     read: Callable[[str], object]

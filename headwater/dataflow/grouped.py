@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic
 
 from headwater.core.errors import DataflowError
 from headwater.dataflow import habits, stateful
@@ -15,14 +15,12 @@ from headwater.dataflow.settings import (
     chained,
     text_of,
 )
-from headwater.dataflow.streambase import StreamBase
+from headwater.dataflow.streambase import S
 from headwater.sql.columnnames import spark_name
 from headwater.sql.lexer import quoted
 from headwater.sql.parser import parse_item
 from headwater.sql.printer import canonical
 from headwater.sql.syntax import Alias
-
-S = TypeVar("S", bound=StreamBase)
 
 
 @dataclass(frozen=True)

@@ -159,13 +159,13 @@ def predictor(
         type="void",
     )
     try:
-        if made.of_spark:
-            _check_spark_model(made, content, error)
-        wanted = type or (_spark_type(made, content) if made.of_spark else load(made).type())
+        told = _spark_type(made, content, error) if made.of_spark else None
+        wanted = type or told
+        if wanted is None and not made.of_spark:
+            wanted = load(made).type()
         if wanted is None:
-            raise error(
-                f"{path.name} does not tell the type of '{result or 'the result'}'", "declare it: type='double'"
-            )
+            of = f"'{result}'" if result else "its predictions"
+            raise error(f"{path.name} does not tell the type of {of}", "declare it: type='double'")
         spelled = DataType.parse(wanted).text
     except HeadwaterError as problem:
         raise error(problem.what, problem.hint or "declare the type: type='double'") from problem
@@ -176,7 +176,8 @@ def _content(path: Path) -> bytes:
     return archive(path) if is_spark_model(path) else path.read_bytes()
 
 
-def _check_spark_model(made: Predictor, content: bytes, error: Callable[[str, str], DataflowError]) -> None:
+def _spark_type(made: Predictor, content: bytes, error: Callable[[str, str], DataflowError]) -> str | None:
+    """Check that a model of Spark ML fits columns and result; return the result's type, if the model tells it."""
     model = model_of(content, made.name)
     given = {c.lower() for c in made.columns}
     missing = [c for c in model.needed if c.lower() not in given]
@@ -192,10 +193,6 @@ def _check_spark_model(made: Predictor, content: bytes, error: Callable[[str, st
     outputs = list(dict.fromkeys(name for stage in model.stages for name in stage.outputs))
     if made.result is not None and made.result not in outputs:
         raise error(f"the model {made.name} has no output '{made.result}'", f"its outputs are {', '.join(outputs)}")
-
-
-def _spark_type(made: Predictor, content: bytes) -> str | None:
-    model = model_of(content, made.name)
     return model.type_of(made.result or model.output)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from headwater.core.errors import DataflowError
 from headwater.core.text import cut
@@ -17,7 +17,7 @@ from headwater.dataflow.settings import (
     AggregateItems,
     SchemaOf,
 )
-from headwater.dataflow.streambase import StreamBase, schema_text
+from headwater.dataflow.streambase import S, schema_text
 from headwater.dataflow.windowmakers import (
     ChopTime,
     Complete,
@@ -34,8 +34,6 @@ from headwater.sql.expressions import check_condition
 from headwater.sql.lexer import quoted
 from headwater.sql.rowarrays import over_rows
 from headwater.sql.schema import ArrayType, Column, Schema
-
-S = TypeVar("S", bound=StreamBase)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 from headwater.core.errors import DataflowError, HeadwaterError
 from headwater.core.requirement import Requirement
@@ -358,6 +358,10 @@ class StreamBase(habits.NameGuard):
                 hint="scan, WindowMaker: (state, row); apply: (rows); map_batches: (batches); transform: (df)",
             )  # fmt: skip
         return captured
+
+
+S = TypeVar("S", bound=StreamBase)
+"""The stream to which a grouping, windows of rows or a writer belong, and which they return."""
 
 
 def tuple_of(columns: Columns) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal
 
 from headwater.dataflow import habits, sinks
 from headwater.dataflow.arguments import ArgumentGuard
@@ -16,10 +16,8 @@ from headwater.dataflow.settings import (
     Place,
     ShownRows,
 )
-from headwater.dataflow.streambase import StreamBase
+from headwater.dataflow.streambase import S
 from headwater.sql.rewrite import row_json
-
-S = TypeVar("S", bound=StreamBase)
 
 
 @dataclass(frozen=True)

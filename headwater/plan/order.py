@@ -165,6 +165,7 @@ class _Ordering:
         self._canary = canary
         self._changes = {u.unit: u for u in diff.units}
         self._wanted = {u.id for u in diff.wanted.units}
+        self._base_units = {u.id: u for u in diff.running.units} if diff.running is not None else {}
         self._incarnations = {incarnation(u) for u in diff.wanted.units}
         self._channels = {c.id: c for c in diff.wanted.channels}
         self._same = cache(self._compared)
@@ -301,15 +302,15 @@ class _Ordering:
     def _saved(self, transfer: StateTransfer) -> tuple[str, ...]:
         """Return the checkpoints of a transfer's source units; '' for one that never ran."""
         source_units = map(self._base.unit, transfer.source_units)
-        return tuple(u.checkpoint if self._owner(u) else "" for u in source_units)
+        return tuple(u.checkpoint if self._checkpoint_writer(u) else "" for u in source_units)
 
-    def _owner(self, unit: Unit) -> Placed | None:
+    def _checkpoint_writer(self, unit: Unit) -> Placed | None:
         """Return the incarnation of a unit of the base plan that wrote its checkpoint.
 
         It is an earlier one where the change to the base plan was given up before the unit was replaced.
         """
-        *same, _ = incarnation(unit)
-        found = [(key, s) for key, s in self._unit_statuses.items() if [*key[:2]] == same]
+        same = incarnation(unit)[:2]
+        found = [(key, s) for key, s in self._statuses_of[unit.id] if key[:2] == same and key in self._unit_statuses]
         return max(found, key=lambda one: one[0][2], default=None)
 
     def _left_to_stop(self, units: set[str], handled: set[Incarnation]) -> list[Placed]:
@@ -332,16 +333,15 @@ class _Ordering:
     def _may_have_rows_left(self, key: Incarnation, stood: UnitStatus) -> bool:
         """Return whether rows may wait for an incarnation that no other one reads."""
         replaced = any(other[2] > key[2] for other, _ in self._statuses_of[key[0]])
-        read = frozenset() if stood.runs else self._read_by_owner(key)
+        read = frozenset() if stood.runs else self._read_by_another(key)
         return not replaced and self._drains(key[0], self._plans[stood.plan], besides=read)
 
-    def _read_by_owner(self, key: Incarnation) -> frozenset[str]:
-        """Return the channels that the running plan's incarnation of a unit reads, if it is another one.
+    def _read_by_another(self, key: Incarnation) -> frozenset[str]:
+        """Return the channels that the base plan's incarnation of a unit reads, if it is another one.
 
         A change that was given up before its switch has registered its units as readers of the same rows.
         """
-        known = {u.id: u for u in self._diff.running.units} if self._diff.running is not None else {}
-        unit = known.get(key[0])
+        unit = self._base_units.get(key[0])
         if unit is None or incarnation(unit) == key or incarnation(unit) not in self._unit_statuses:
             return frozenset()
         return frozenset(c.id for c in self._base.inputs(unit))
@@ -356,13 +356,11 @@ class _Ordering:
     def _prepare_writers(self, plan: str, unit: str) -> list[Step]:
         """Make the channels that a unit of a plan reads, and that no incarnation of their writers has made."""
         old = self._plans[plan]
-        made = {key[:2] for key in (*self._unit_statuses, *self._registered)}
         steps: list[Step] = []
         for writer in dict.fromkeys(c.producer for c in old.inputs(old.unit(unit))):
             key = incarnation(old.unit(writer))
-            if key[:2] not in made:
-                self._registered[key] = UnitStatus(plan=plan, runs=False)
-                self._statuses_of[writer].append((key, self._registered[key]))
+            if all(known[:2] != key[:2] for known, _ in self._statuses_of[writer]):
+                self._register(key, plan)
                 steps.append(Prepare(plan=plan, unit=writer))
         return steps
 
@@ -373,8 +371,12 @@ class _Ordering:
             for reader in channel.consumers:
                 key = incarnation(old.unit(reader))
                 if key not in self._unit_statuses and key not in self._registered:
-                    self._registered[key] = UnitStatus(plan=plan, runs=False)
-                    self._statuses_of[reader].append((key, self._registered[key]))
+                    self._register(key, plan)
+
+    def _register(self, key: Incarnation, plan: str) -> None:
+        """Record an incarnation that a step of this change prepares, or registers as a reader."""
+        self._registered[key] = UnitStatus(plan=plan, runs=False)
+        self._statuses_of[key[0]].append((key, self._registered[key]))
 
     def _reads_from(self, unit: Unit, writers: set[str]) -> bool:
         """Return whether a unit that is to take over, with no running unit of its id, reads from a kept one."""
@@ -401,9 +403,8 @@ class _Ordering:
 
     def _source_units(self) -> list[Placed]:
         """Return the incarnations from which something is taken."""
-        source_units = {d for c in self._transferred.values() for d in c.source_units}
-        owners = [owner for d in sorted(source_units) if (owner := self._owner(self._base.unit(d)))]
-        return _by_place([(self._plans[s.plan], key, s) for key, s in owners])
+        writers = (self._checkpoint_writer(self._base.unit(d)) for d in self._transferred_from)
+        return _by_place([(self._plans[one[1].plan], *one) for one in writers if one is not None])
 
     def _stopping_together(self) -> set[str]:
         """Return the units that have to stop before anything is saved: source units, replaced units, and the

@@ -1,7 +1,7 @@
 """A Spark for a small host, such as an edge gateway: little memory, few threads, only the jars that units use.
 
-`profile: small` of a zone chooses it. What costs most on such a host is the code that is compiled, and the memory that
-is kept for a burst; so Java compiles lightly, Spark generates no code, and heap, classes and RocksDB have bounds.
+``profile: small`` of a zone chooses it. Compiled code and memory kept for bursts take most of such a host's memory. So
+Java compiles lightly, Spark generates no code, and heap, classes and RocksDB have bounds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 HEAP_MB = 160
-"""Heap of a small Spark: some 80 MB live, whichever the units."""
+"""Heap of a small Spark."""
 
 RESERVED_BELOW_MB = 512
 """Heaps below this size are refused by Spark, unless it reserves less than its 300 MB."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
@@ -252,16 +252,17 @@ def run_over_zones(dataflow: Dataflow, endpoint: LocalEndpoint, directory: Path)
         deployment.stop()
 
 
-@pytest.fixture
-def plain(endpoint: LocalEndpoint) -> Iterator[SparkSession]:
-    """Yield the session as plain Spark has it."""
-    session = endpoint.session()
-    session.conf.set(NAMED_SOURCES, "false")
-    yield session
-    session.conf.set(NAMED_SOURCES, "true")
+@contextmanager
+def unnamed_sources(spark: SparkSession) -> Iterator[None]:
+    """Let the sources of plain jobs run, which have no names."""
+    spark.conf.set(NAMED_SOURCES, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(NAMED_SOURCES, "true")
 
 
-def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, plain: SparkSession, tmp_path: Path) -> None:
+def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     """All jobs run in one deployment; a job of ``foreachBatch`` writes its files itself."""
     write_input(tmp_path / "in")
 
@@ -270,8 +271,9 @@ def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, plain: Spark
             job(spark, path, f"{out}/{job.__name__}")
         batches_of_a_query(spark, path, f"{out}/batches_of_a_query")
 
-    jobs(plain, f"{tmp_path}/in/*", tmp_path / "plain")
-    plain.conf.set(NAMED_SOURCES, "true")
+    plain = endpoint.session()
+    with unnamed_sources(plain):
+        jobs(plain, f"{tmp_path}/in/*", tmp_path / "plain")
     made = hw.from_pyspark(
         "jobs", lambda spark: jobs(spark, f"{tmp_path}/in/{{location}}", tmp_path / "out"), locations=["L1", "L2"]
     )
@@ -281,12 +283,13 @@ def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, plain: Spark
         assert_equal(job.__name__, expected, found)
 
 
-def test_a_pipeline_gives_the_rows_of_plain_spark(endpoint: LocalEndpoint, plain: SparkSession, tmp_path: Path) -> None:
+def test_a_pipeline_gives_the_rows_of_plain_spark(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     """The file is loaded as ``spark-pipelines run`` loads it, and as ``headwater apply`` does."""
     write_input(tmp_path / "in")
+    plain = endpoint.session()
     try:
-        run_pipeline(plain, PIPELINE.format(path=f"{tmp_path}/in/*", out="unused"), tmp_path)
-        plain.conf.set(NAMED_SOURCES, "true")
+        with unnamed_sources(plain):
+            run_pipeline(plain, PIPELINE.format(path=f"{tmp_path}/in/*", out="unused"), tmp_path)
         file = tmp_path / "plant.py"
         file.write_text(PIPELINE.format(path=f"{tmp_path}/in/{{location}}", out=tmp_path / "out"))
         loaded = load_dataflow(str(file)).dataflow

@@ -69,14 +69,16 @@ def readings() -> Stream:
 def test_the_stages_and_columns_of_a_pipeline(tmp_path: Path) -> None:
     indexer = metadata(FEATURE + "StringIndexerModel", inputCol="k", outputCol="index", handleInvalid="keep")
     parts = metadata(FEATURE + "VectorAssembler", inputCols=["v", "Index"], outputCol="features")
-    model = model_of(archive(saved(tmp_path / "m", indexer, parts, TREE)), "m")
+    content = archive(saved(tmp_path / "m", indexer, parts, TREE))
+    model = model_of(content, "m")
     assert [stage.name for stage in model.stages] == [
         "StringIndexerModel", "VectorAssembler", "DecisionTreeClassificationModel",
     ]  # fmt: skip
     assert model.needed == ("k", "v") and model.vector is None and model.refuses_nan
     assert model.output == "class" and model.type_of("class") == "double"
     assert model.type_of("chances") == "array<double>" and model.type_of("index") is None
-    assert all(f"{stage.directory}metadata/part-00000" for stage in model.stages)
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        assert file.namelist() == [f"{d}metadata/part-00000" for d in ("", *(s.directory for s in model.stages))]
 
 
 def test_a_pipeline_becomes_part_of_the_dataflow(tmp_path: Path) -> None:
