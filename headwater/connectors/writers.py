@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headwater.channels.log import Log
 from headwater.channels.open import LOG_KINDS, open_log
 from headwater.channels.segments import Segment, SegmentWriter
+from headwater.connectors.sparkclient import own_session
 from headwater.connectors.staged import StagedSinkWriter
 from headwater.core.errors import ChannelError, UserCodeError
 from headwater.dataflow.function import raised
@@ -136,7 +137,7 @@ class _LogTask:
 
 
 class CallbackSinkWriter(StagedSinkWriter):
-    """Call a Python function with every batch: ``function`` (cloudpickle, base64), ``operator``.
+    """Call a Python function with every batch: ``function`` (cloudpickle, base64), ``operator``, ``as_dataframe``.
 
     At-least-once, like foreachBatch: after a crash it is called again with the same batch id.
     A batch without rows is no call.
@@ -146,6 +147,7 @@ class CallbackSinkWriter(StagedSinkWriter):
         super().__init__(spec)
         self._function: str = spec["function"]
         self._operator: str = spec.get("operator", "callback")
+        self._as_dataframe = bool(spec.get("as_dataframe"))
 
     def commit(self, segments: Sequence[Segment], batch: int) -> None:
         """Call the function with the whole batch."""
@@ -159,7 +161,12 @@ class CallbackSinkWriter(StagedSinkWriter):
             return
         try:
             function = cloudpickle.loads(base64.b64decode(self._function))
-            function(pa.Table.from_batches(self.batches(files)), batch)
+            table = pa.Table.from_batches(self.batches(files))
+            if self._as_dataframe:
+                with own_session() as session:
+                    function(session.createDataFrame(table), batch)
+            else:
+                function(table, batch)
         except Exception as error:
             raise UserCodeError(
                 f"the sink function raised {raised(error)}",

@@ -67,15 +67,18 @@ class MemorySink(Sink):
 class CallbackSink(Sink):
     """``function(table, batch)`` for every batch, an Arrow table and its number.
 
+    With ``as_dataframe`` it gets a DataFrame of the zone's Spark instead.
+
     After a failure the same batch is repeated with the same number (as in PySpark's foreachBatch): store the last
     number for exactly-once results. Each zone numbers its own batches; ``one_zone`` refuses to run in several.
     """
 
     kind: ClassVar[str] = "callback"
     shown: ClassVar[tuple[str, ...]] = ("function",)
-    newer: ClassVar[frozenset[str]] = frozenset(["one_zone"])
+    newer: ClassVar[frozenset[str]] = frozenset(["one_zone", "as_dataframe"])
     function: PythonFunction
     one_zone: bool | None = None
+    as_dataframe: bool | None = None
 
     def partition_keys(self) -> tuple[str, ...] | None:
         return () if self.one_zone else None

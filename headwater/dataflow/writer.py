@@ -50,13 +50,18 @@ class Writer(habits.NameGuard, Generic[S]):
         """Keep the rows in memory under this name (tests, notebooks)."""
         return self._sink(sinks.MemorySink).named(name)
 
-    def for_each_batch(self, function: Callable[..., Any], *, one_zone: bool = False) -> WrittenStream[S]:
+    def for_each_batch(
+        self, function: Callable[..., Any], *, one_zone: bool = False, as_dataframe: bool = False
+    ) -> WrittenStream[S]:
         """Call ``function(pyarrow.Table, batch_number)`` per batch; after a failure a batch may be repeated.
 
         Each zone numbers its own batches. With ``one_zone``, a plan that runs the sink in several zones is refused.
+        With ``as_dataframe``, the function gets a DataFrame of the zone's Spark instead of the table.
         """
         captured = self.stream._function(function, 2, "for_each_batch")
-        return self._sink(sinks.CallbackSink, function=captured, one_zone=one_zone or None)
+        return self._sink(
+            sinks.CallbackSink, function=captured, one_zone=one_zone or None, as_dataframe=as_dataframe or None
+        )
 
     def kafka(
         self,

@@ -47,14 +47,6 @@ def in_pandas(
         yield PandasToArrowConversion.convert(frame, rows, timezone="UTC", arrow_cast=True, assign_cols_by_name=True)
 
 
-def on_frame(function: Callable[..., Any], table: pa.Table, batch: int) -> None:
-    """Run a function of ``foreachBatch`` on the rows of a batch, as a DataFrame of the zone's Spark."""
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.builder.getOrCreate()
-    function(spark.createDataFrame(table), batch)
-
-
 def _with_result(call: Call, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 

@@ -6,8 +6,7 @@ from headwater.core.errors import DataflowError
 from headwater.core.text import shown
 from headwater.dataflow.stream import Stream
 from headwater.dataflow.writer import WrittenStream
-from headwater.frames.functions import on_frame
-from headwater.frames.pickled import calling, unpickled
+from headwater.frames.pickled import unpickled
 from headwater.sql.columns import Message
 
 _OURS = ("checkpointLocation", "checkpointlocation", "path", "truncate", "numRows", "numrows")
@@ -36,7 +35,7 @@ def written(stream: Stream, command: Message) -> WrittenStream[Stream]:
     options = {k: v for k, v in command.options.items() if k not in _OURS}
     if command.HasField("foreach_batch"):
         function = unpickled(command.foreach_batch.python_function.command)
-        found = stream.write.for_each_batch(calling([function], on_frame, function), one_zone=True)
+        found = stream.write.for_each_batch(function, as_dataframe=True, one_zone=True)
     else:
         found = _sink(stream, command, options, where)
         if options:

@@ -537,8 +537,8 @@ class UnitCompiler:
             return {"tag": tag, "kind": "files", "format": operator.format, **named}
         scratch = str(self._layout.sink(id_, stored, self._unit))
         if isinstance(operator, CallbackSink):
-            code = operator.function.pickled
-            return {"tag": tag, "kind": "callback", "function": code, "operator": id_, "path": scratch}
+            called = {"function": operator.function.pickled, "as_dataframe": bool(operator.as_dataframe)}
+            return {"tag": tag, "kind": "callback", **called, "operator": id_, "path": scratch}
         if isinstance(operator, KafkaSink):
             number = checkpoint_number(str(self._layout.checkpoint(self._unit)), where=operator.where)
             servers = {"bootstrap.servers": operator.bootstrap_servers}

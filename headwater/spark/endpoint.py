@@ -24,6 +24,7 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headwater.connectors.sparkclient import DIRECTORY_VARIABLE, SERVER_RECORD, connect
 from headwater.continuum.sparksettings import SparkSettings
 from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.core.permissions import OPEN
@@ -33,7 +34,6 @@ from headwater.spark.home import SparkHome, spark_home
 from headwater.spark.pids import runs
 from headwater.spark.smallhost import SMALL_CONF, SMALL_ENVIRONMENT, SMALL_JAVA, reserved_memory
 from headwater.spark.sockets import SOCKETS_CONF, make_sockets, remove_sockets
-from headwater.spark.sparkclient import connect
 from headwater.spark.zygote import supported, write_launcher
 
 if TYPE_CHECKING:
@@ -274,6 +274,7 @@ class LocalEndpoint:
             "PYSPARK_PYTHON": str(write_launcher(directory)) if supported() else sys.executable,
             "PYTHONPATH": os.pathsep.join(p for p in paths if p),
             "TZ": "UTC",
+            DIRECTORY_VARIABLE: str(directory),
             "OMP_NUM_THREADS": "1",
             "PYTHONHASHSEED": "0",
         }
@@ -359,7 +360,7 @@ class LocalEndpoint:
         self.leave(gracefully=self.alive)
         _end(self.pid, self.directory, self._process)
         self._end_zygote()
-        (self.directory / "server.json").unlink(missing_ok=True)
+        (self.directory / SERVER_RECORD).unlink(missing_ok=True)
         shutil.rmtree(self.directory / "scratch", ignore_errors=True)
         remove_sockets(self.directory)
 
@@ -440,7 +441,7 @@ class LocalEndpoint:
 
 def _write_record(directory: Path, record: Mapping[str, Any]) -> None:
     """Record the server's address and token; because of the token, only its owner may read the file."""
-    file = directory / "server.json"
+    file = directory / SERVER_RECORD
     draft = directory / f".server.{os.getpid()}"
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
         json.dump(record, out)
@@ -472,7 +473,7 @@ def _property(text: str) -> str:
 
 def _read_record(directory: Path) -> dict[str, Any] | None:
     try:
-        record = json.loads((directory / "server.json").read_text())
+        record = json.loads((directory / SERVER_RECORD).read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None  # another error must not make a running server count as ended: a second one would be started
     wanted = {"pid", "port", "token", "session", "cores", "start"}
@@ -583,5 +584,5 @@ def end_stale(directory: Path) -> None:
     record = _read_record(directory)
     if record is not None and _is_ours(int(record["pid"]), directory):
         _end(int(record["pid"]), directory, None)
-    (directory / "server.json").unlink(missing_ok=True)
+    (directory / SERVER_RECORD).unlink(missing_ok=True)
     remove_sockets(directory)

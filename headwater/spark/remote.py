@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from headwater.connectors.sparkclient import connect
 from headwater.core.errors import ContinuumError, Unavailable
 from headwater.disk.credentials import read_secret
 from headwater.disk.durable import write_atomically
 from headwater.spark.endpoint import STREAMING_CONF, register_sources
-from headwater.spark.sparkclient import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -167,8 +167,11 @@ def statements(spark: Any, path: str, out: str) -> None:
     start(spark.sql("SELECT window.start AS begin, device, mean FROM {w} WHERE n > 1", w=windows), out)
 
 
-def batches_of_a_query(spark: Any, path: str, out: str) -> None:
+def batches_of_a_query(spark: Any, path: str, out: str, port: int) -> None:
+
     def save(frame: Any, number: int) -> None:
+        server = "spark.connect.grpc.binding.port"
+        assert frame.sparkSession.conf.get(server) == str(port), "the zone's Spark, and not one of its own"
         doubled = frame.selectExpr("device", "signal * 2 AS twice")
         doubled.write.mode("overwrite").parquet(f"{out}/batch={number}")
 
@@ -269,7 +272,7 @@ def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, tmp_path: Pa
     def jobs(spark: Any, path: str, out: Path) -> None:
         for job in JOBS:
             job(spark, path, f"{out}/{job.__name__}")
-        batches_of_a_query(spark, path, f"{out}/batches_of_a_query")
+        batches_of_a_query(spark, path, f"{out}/batches_of_a_query", endpoint.port)
 
     plain = endpoint.session()
     with unnamed_sources(plain):
