@@ -219,6 +219,7 @@ class NodeTasks:
 
         A unit with a new tag begins at the positions of its predecessor with the same id; it and its ``joining``
         readers begin at the current ends of their inputs otherwise. The inputs of a running unit stay as they are.
+        Raises Unavailable while the copy of a removed input is incomplete.
         """
         self.permit(spec)
         with self.alone(spec.id):
@@ -229,6 +230,8 @@ class NodeTasks:
                 return
             if task is not None and (stood := self._spec_of(task).unit).tag != spec.unit.tag:
                 units.begin_where(spec, stood)
+            elif task is not None:
+                self._check_removed(task, spec)
             units.update_inputs(spec, joins=spec.id in joining)
             self._pull(spec)
             if task is None or task.wanted != "finished":
@@ -268,11 +271,15 @@ class NodeTasks:
         with self.alone(spec.id):
             task = self._tasks.get(spec.id)
             if task is not None:
-                before, kept = self._spec_of(task), {c.id for c in spec.inputs}
-                self._relays.check_whole(before, [c for c in before.inputs if c.id not in kept])
+                self._check_removed(task, spec)
             self._pull(spec)
             self.units_of(spec).update_inputs(spec)
             self._want(spec, task.wanted if task else "prepared")
+
+    def _check_removed(self, task: Task, spec: UnitSpec) -> None:
+        """Raise Unavailable while the copy of an input that a spec removes is incomplete: it would be read in part."""
+        before, kept = self._spec_of(task), {c.id for c in spec.inputs}
+        self._relays.check_whole(before, [c for c in before.inputs if c.id not in kept])
 
     def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
         """Stop a unit at a batch boundary; it stays stopped. ``clean``: let no batch of it be cut off."""

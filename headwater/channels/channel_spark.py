@@ -154,6 +154,12 @@ class Members:
             raise ChannelError("no members file", where=self.file, hint="write it before starting the query") from None
         return self._active
 
+    def left(self) -> tuple[str, ...]:
+        """Return the retired writers in whose logs the reader is registered."""
+        active = set(self.active())
+        others = sorted(self._logs.keys() - active)
+        return tuple(writer for writer in others if self.reader in self._logs[writer].readers())
+
     def log(self, writer: str) -> Log | None:
         """Return a writer's log; None when the members file does not name it (any more)."""
         self.active()
@@ -217,8 +223,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- planning (one process for as long as the query runs) ----------------------------------
 
     def initialOffset(self) -> Offset:
-        """Return the reader's registered position in every member, else the member's earliest position."""
-        return {writer: self._first(writer) for writer in self._members.active()}
+        """Return the reader's registered position in every member, else the member's earliest position.
+
+        Removed members in which it is registered count too: their rows wait for a query that never ran.
+        """
+        return {writer: self._first(writer) for writer in (*self._members.active(), *self._members.left())}
 
     def _first(self, writer: str) -> int:
         log = self._log(writer)

@@ -260,6 +260,21 @@ def test_members_come_and_go(site: Site) -> None:
         assert other.latestOffset(rest, ReadAllAvailable()) == {"b": 1}
 
 
+def test_a_query_that_never_ran_reads_a_removed_member_in_which_it_is_registered(site: Site) -> None:
+    a, b, c = site.log("a"), site.log("b"), site.log("c")
+    for log, value in ((a, 1), (b, 2), (c, 3)):
+        log.append(table([value]), epoch=1, batch=0)
+    a.register("unit")
+    b.register("another")
+    site.list("c", retired=("a", "b"))
+    reader = site.reader()
+    start = reader.initialOffset()
+    assert start == {"a": 0, "c": 0}
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert sorted(rows_of(reader, start, end)[0]) == [1, 3]
+    assert reader.latestOffset(end, ReadAllAvailable()) == {"c": 1}
+
+
 def test_a_removed_member_with_unread_rows_is_not_skipped_silently(site: Site) -> None:
     a = site.log("a")
     site.list("a", "b")

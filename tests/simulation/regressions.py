@@ -103,6 +103,19 @@ REGRESSIONS: Mapping[str, History] = {
         2458,
         locations=1,
     ),
+    "a reader that never ran is to read its former input to the end, from another zone": History(
+        (
+            Step("edit", (6,), 0.2),
+            Step("edit", (2,), 0.0),
+            Step("full", ("E1", 6), 4.0),
+            Step("kill", ("spark E1",), 0.0),
+            Step("write", ("L2", 3), 15.0),
+            Step("kill", ("controller A",), 1.0),
+            Step("freeze", ("agent S1", 6.0), 4.0),
+            Step("start", (), 15.0),
+        ),
+        3,
+    ),
     "a unit is stopped while its zone's disk is full, and started again": History(
         (
             Step("write", ("L1", 1), 4.0),
