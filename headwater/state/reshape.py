@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,10 +22,13 @@ from headwater.disk.credentials import code_environment
 from headwater.plan.transfer import OperatorTransfer
 from headwater.query.scan import KEY
 from headwater.spark.endpoint import LOCAL_AUTH, STREAMING_CONF, find_java
+from headwater.spark.home import spark_home
 from headwater.sql.lexer import quote_string, quoted
 
 _SECONDS = 600.0
 _HEAP = "512m"
+_CLASSES = "HEADWATER_CLASSES"
+"""Variable of the new process's environment: Java's options for the archive of classes."""
 _SPARKS_OWN = "coalesce(column_family_name LIKE '$%', false)"
 
 
@@ -76,23 +80,28 @@ def taken_of(share: OperatorTransfer) -> str | None:
 
 def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
     """Run the rewritings one after the other in a new process; raise RuntimeFailure with the end of its output."""
+    import pyspark
+
     # PySpark has set variables here when it connected to a server; they would make the new process connect too.
     known = code_environment(())
     environment = {k: v for k, v in known.items() if not k.startswith("SPARK_") or k == "SPARK_LOCAL_DIRS"}
-    environment |= {"JAVA_HOME": str(find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= {"JAVA_HOME": str(java := find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
     roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "headwater.state.reshape"],
-            input=json.dumps([asdict(one) for one in wanted]),
-            env=environment,
-            cwd=within,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
+        with tempfile.TemporaryDirectory(prefix=".spark.", dir=within) as directory:
+            home = spark_home(Path(directory), java, Path(pyspark.__file__).parent)
+            environment |= {"SPARK_HOME": str(home.path), _CLASSES: home.java_options}
+            done = subprocess.run(
+                [sys.executable, "-m", "headwater.state.reshape"],
+                input=json.dumps([asdict(one) for one in wanted]),
+                env=environment,
+                cwd=within,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=False,
+            )
     except subprocess.TimeoutExpired as error:
         raise RuntimeFailure(
             f"state was not rewritten within {_SECONDS:.0f} s",
@@ -114,7 +123,7 @@ def _session() -> Any:
     conf = {
         **STREAMING_CONF,
         "spark.driver.memory": _HEAP,
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {os.environ.get(_CLASSES, '')}",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": "false",
         **LOCAL_AUTH,
