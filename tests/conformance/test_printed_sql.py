@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pyspark.serializers import UTF8Deserializer, read_int
 
 from headwater.core.errors import DataflowError
 from headwater.sql import special
@@ -21,6 +26,8 @@ from headwater.sql.printer import printed
 from headwater.sql.schema import Schema
 from headwater.sql.syntax import Call, SyntaxNode
 from tests.conformance import expression_cases as cases
+from tests.faults import until
+from tests.patience import PATIENCE
 
 SCHEMA = Schema.parse(cases.COLUMNS)
 KNOWN = {*SCALARS, *VOLATILE, *AGGREGATES, *special.RULES, *special.AGGREGATE_RULES}
@@ -45,15 +52,30 @@ Tree = Callable[[str], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def gateway() -> Iterator[Any]:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Return a Java process that has Spark's classes and runs no Spark."""
     from pyspark.java_gateway import launch_gateway
 
-    started: Any = launch_gateway()  # type: ignore[no-untyped-call]
-    yield started
-    started.shutdown()
-    started.proc.stdin.close()
-    started.proc.wait()
+    # PySpark itself would start it by a plain fork, which gRPC's threads in this process may not survive.
+    told = tmp_path_factory.mktemp("gateway") / "port"
+    home = Path(pyspark.__file__).parent
+    process = subprocess.Popen(
+        [str(home / "bin" / "spark-submit"), "pyspark-shell"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
+    )
+    assert process.stdin is not None
+    try:
+        until(lambda: told.exists() or process.poll() is not None, "a Java process")
+        with told.open("rb") as info, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_GATEWAY_PORT", str(read_int(info)))
+            patch.setenv("PYSPARK_GATEWAY_SECRET", UTF8Deserializer().loads(info))  # type: ignore[no-untyped-call]
+            started: Any = launch_gateway()  # type: ignore[no-untyped-call]
+        yield started
+        started.shutdown()
+    finally:
+        process.stdin.close()
+        process.wait(PATIENCE)
 
 
 @pytest.fixture(scope="module")
