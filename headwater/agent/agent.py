@@ -39,7 +39,7 @@ from headwater.channels.wire import PROTOCOL, Action
 from headwater.connectors.deadletters import read_dead_letters
 from headwater.connectors.permitted import AgentPermissions, own_paths
 from headwater.connectors.replaying import read_wanted, replay, sources_of
-from headwater.core.errors import ChannelError, DeploymentError, HeadwaterError, SpecUnknown
+from headwater.core.errors import ChannelError, DeploymentError, HeadwaterError, NoSuchLog, SpecUnknown
 from headwater.core.jsonform import dump, load
 from headwater.core.permissions import OPEN, Permissions
 from headwater.core.requirement import Capabilities
@@ -145,7 +145,7 @@ class Agent:
             raise ChannelError(f"not a log's name: {name!r}", where=self.node)
         path = self._place_of(parts[0]) / parts[1] / parts[2]
         if not path.is_dir():
-            raise ChannelError("there is no such log (yet)", where=f"{self.node}: {name}", hint="is its unit prepared?")
+            raise NoSuchLog("there is no such log (yet)", where=f"{self.node}: {name}", hint="is its unit prepared?")
         return FileLog(path)
 
     # ------------------------------------------------------------ requests

@@ -15,7 +15,7 @@ from headwater.channels.linkmeter import LinkMeter
 from headwater.channels.open import open_log
 from headwater.channels.relay import PolledLog, Relay, Remote
 from headwater.channels.wire import Credentials, Wire, ca_file
-from headwater.core.errors import ChannelError, Unavailable
+from headwater.core.errors import ChannelError, NoSuchLog, Unavailable
 from headwater.core.metrics import LinkProgress
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
@@ -100,13 +100,21 @@ class Relays:
             remote.close()
 
     def check_whole(self, spec: UnitSpec, channels: Sequence[Channel]) -> None:
-        """Raise Unavailable while a copy lacks entries that its original held at the first call."""
+        """Raise Unavailable while a copy lacks entries that its original held at the first call.
+
+        A copy without entries is whole where the writer was never prepared.
+        """
         for channel in channels:
             relay = self._relays.get(channel.id)
             if relay is None:
                 continue
             if channel.id not in self._ends:
-                self._ends[channel.id] = self.latest(spec, channel)
+                try:
+                    self._ends[channel.id] = self.latest(spec, channel)
+                except NoSuchLog:
+                    if relay.replica.latest():
+                        raise
+                    self._ends[channel.id] = 0
             if missing := max(0, self._ends[channel.id] - relay.replica.latest()):
                 raise Unavailable(
                     f"{missing} entries of {channel.id} are still to arrive over link {relay.link}",

@@ -86,6 +86,10 @@ class ChannelError(HeadwaterError):
     """A channel cannot be written or read."""
 
 
+class NoSuchLog(ChannelError):
+    """A node has no log of that name: its writer was never prepared there, or it was deleted."""
+
+
 class ChannelFull(ChannelError):
     """The channel stayed full for longer than a writer may wait."""
 

@@ -105,8 +105,8 @@ REGRESSIONS: Mapping[str, History] = {
     ),
     "a reader that never ran is to read its former input to the end, from another zone": History(
         (
-            Step("edit", (6,), 0.2),
-            Step("edit", (2,), 0.0),
+            Step("edit", (EDITS.index(Move(operator="pass", to="cloud")),), 0.2),
+            Step("edit", (EDITS.index(Move(operator="count", to="edge")),), 0.0),
             Step("full", ("E1", 6), 4.0),
             Step("kill", ("spark E1",), 0.0),
             Step("write", ("L2", 3), 15.0),
@@ -115,6 +115,20 @@ REGRESSIONS: Mapping[str, History] = {
             Step("start", (), 15.0),
         ),
         3,
+    ),
+    "a reader is to read its former input to the end, whose writer was never prepared": History(
+        (
+            Step("freeze", ("agent C1", 1.0), 0.0),
+            Step("kill at", ("agent E2", 26), 0.0),
+            Step("freeze", ("controller A", 25.0), 0.0),
+            Step("update", (0, 1, False), 4.0),
+            Step("store fails", (3,), 0.2),
+            Step("stop", (), 4.0),
+            Step("stop", (), 4.0),
+            Step("go back", (2,), 0.0),
+        ),
+        7895,
+        locations=1,
     ),
     "a unit is stopped while its zone's disk is full, and started again": History(
         (

@@ -11,7 +11,7 @@ import pytest
 from headwater.agent.relays import Relays
 from headwater.channels.linkmeter import LinkMeter
 from headwater.channels.relay import RelayState
-from headwater.core.errors import Unavailable
+from headwater.core.errors import NoSuchLog, Unavailable
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
 from headwater.plan.model import Channel, DeploymentPlan
@@ -49,6 +49,25 @@ def test_a_copy_is_whole_when_it_has_what_there_was(tmp_path: Path, monkeypatch:
     # A new call counts the entries from now on.
     with pytest.raises(Unavailable, match="4 entries"):
         relays.check_whole(plan, [copied])
+
+
+def test_an_empty_copy_is_whole_where_its_writer_was_never_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relays = Relays("d", "C1", Layout(tmp_path), UnitSettings(), {}, cast(Any, None))
+    here = SimpleNamespace(end=0)
+    relay = SimpleNamespace(replica=SimpleNamespace(latest=lambda: here.end), link="E1-C1")
+    monkeypatch.setattr(relays, "_relays", {"clean-1@E1": relay})
+
+    def latest(spec: Any, channel: Any) -> int:
+        raise NoSuchLog("there is no such log (yet)", where="E1")
+
+    monkeypatch.setattr(relays, "latest", latest)
+    copied = cast(Channel, SimpleNamespace(id="clean-1@E1"))
+    relays.check_whole(cast(Any, None), [copied])
+    here.end = 1
+    with pytest.raises(NoSuchLog):
+        relays.check_whole(cast(Any, None), [copied])
 
 
 def test_relays_of_one_link_tell_together_what_it_does(tmp_path: Path) -> None:
