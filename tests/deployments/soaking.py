@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -42,6 +44,8 @@ NAME = "soak"
 OPTIONS = ("--quick", "--trigger", "0 seconds")
 EVERY = 3.0
 """Seconds between two samples."""
+COLLECTED = 10
+"""Samples after which the Sparks collect their garbage: else their heaps grow to their limit, leak or not."""
 
 
 def planned(out: Path, windows: str) -> DeploymentPlan:
@@ -96,8 +100,8 @@ class Soak:
         assert found is not None
         return found
 
-    def sample(self) -> Sample:
-        """Measure all processes and directories."""
+    def sample(self, *, collect: bool = False) -> Sample:
+        """Measure all processes and directories; ``collect``: after the Sparks have collected their garbage."""
         held: Counter[str] = Counter()
         batches = 0
         for node in self.plan.continuum.nodes:
@@ -106,6 +110,8 @@ class Soak:
             record = running_agent(zone)
             assert record is not None
             server, *others = self.spark(node.name).processes
+            if collect:
+                collect_garbage(server)
             held += measured("agent", [int(record["pid"])])
             held += measured("spark", [server])
             held += measured("python", descendants([server, *others])[1:])
@@ -121,7 +127,7 @@ class Soak:
         samples, end = [], time.monotonic() + seconds
         while time.monotonic() < end:
             with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):  # it has ended between two looks
-                samples.append(self.sample())
+                samples.append(self.sample(collect=len(samples) % COLLECTED == 0))
                 see(samples[-1])
             time.sleep(EVERY)
         return samples
@@ -147,6 +153,24 @@ def measured(role: str, pids: Sequence[int]) -> Counter[str]:
             held[f"{role} threads"] += process.num_threads()
             held[f"{role} MiB"] += process.memory_info().rss // 2**20
     return held
+
+
+def collect_garbage(pid: int) -> None:
+    """Let a Java process collect all garbage, by the protocol of the tools of a JDK, which is perhaps not installed."""
+    answers, asked = Path(f"/tmp/.java_pid{pid}"), Path(f"/proc/{pid}/cwd/.attach_pid{pid}")
+    if not answers.exists():
+        asked.touch()
+        try:
+            os.kill(pid, signal.SIGQUIT)
+            until(answers.exists, "Java's answer")
+        finally:
+            asked.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(60)
+        line.connect(str(answers))
+        line.sendall(b"1\0jcmd\0GC.run\0\0\0")
+        said = line.makefile("rb").read()
+    assert said.startswith(b"0\n"), said
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, float]:

@@ -19,8 +19,8 @@ EXPECTED = {
     # Spark deletes old versions of its state once a minute: what is found depends on the time since.
     "files": 150,
     "MiB": 20,
-    # Two Java heaps of 512 MiB fill ever more slowly: 67 MiB over 400 batches, after 200.
-    "spark MiB": 150,
+    # Two Sparks, with garbage of up to half a minute.
+    "spark MiB": 100,
     # A sample of 4 KB is stored every second, and all of them are kept for an hour.
     "store bytes": 6 << 20,
 }
