@@ -170,7 +170,8 @@ class _Ordering:
         self._channels = {c.id: c for c in diff.wanted.channels}
         self._same = cache(self._compared)
         self._statuses_of: defaultdict[str, list[tuple[Incarnation, UnitStatus]]] = defaultdict(list)
-        for key, unit_status in unit_statuses.items():
+        # Running ones first: two incarnations of a unit must not run together.
+        for key, unit_status in sorted(unit_statuses.items(), key=lambda one: (not one[1].runs, one[0])):
             self._statuses_of[key[0]].append((key, unit_status))
         self._transferred = {c.unit: c for c in diff.transfers}
         self._transferred_from = {d for c in diff.transfers for d in c.source_units}
@@ -316,7 +317,9 @@ class _Ordering:
     def _left_to_stop(self, units: set[str], handled: set[Incarnation]) -> list[Placed]:
         """Return the incarnations that are to stop, writers first; a unit that is started for it may add readers."""
         found = [(key, s) for unit in units for key, s in self._statuses_of[unit] if key not in handled]
-        return _by_place([(self._plans[s.plan], key, s) for key, s in found])
+        placed = _by_place([(self._plans[s.plan], key, s) for key, s in found])
+        first = {key[0]: n for n, (key, _) in reversed(tuple(enumerate(placed)))}
+        return sorted(placed, key=lambda one: (first[one[0][0]], not one[1].runs))
 
     def _stop_at_the_cut(self, key: Incarnation, stood: UnitStatus) -> list[Step]:
         """Stop a unit once it has read its input up to the cut; start it for that unless it certainly runs."""

@@ -174,6 +174,20 @@ def test_any_history_with_kills_and_newer_wishes(
     site.store.close()
 
 
+def test_a_unit_that_was_to_be_replaced_does_not_run_beside_the_one_that_was_to_replace_it(tmp_path: Path) -> None:
+    """A change that fuses units is given up at each of its steps; the next change goes back."""
+    three = replace(FIRST, locations=("L1", "L2", "L4"))
+    fused = replace(FIRST, locations=("L1",), windows="cloud")
+    for far in range(1, 16):
+        site = Site(tmp_path / str(far))
+        site.check(site.apply(three), three)
+        site.store.want("f", "run", fused.plan(), reset_state=frozenset({"out@C1"}))
+        for _ in range(far):
+            site.now += site.controller.advance("f")
+        site.check(site.apply(three), three)
+        site.store.close()
+
+
 def test_state_is_given_up_before_what_was_taken_out_is_read(tmp_path: Path) -> None:
     """A location is removed and added again; the unit that still reads its old rows restarts without state."""
     both = replace(FIRST, locations=("L1", "L2"))
