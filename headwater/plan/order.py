@@ -466,6 +466,7 @@ class _Ordering:
             if unit_status is not None and self._ended_inputs(unit, unit_status) and not again:
                 # A plan that was given up may have started their writers alone; it reads their rows to the end.
                 steps.append(Prepare(plan=unit_status.plan, unit=unit.id))
+                self._register_readers(unit_status.plan, unit.id)
             steps.append(self._prepare(unit))
         steps.append(Start(plan=self._id, unit=unit.id, state=state, why=why, again=again))
         if unit_status is not None and unit_status.runs and not again:
