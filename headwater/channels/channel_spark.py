@@ -154,7 +154,7 @@ class Members:
             raise ChannelError("no members file", where=self.file, hint="write it before starting the query") from None
         return self._active
 
-    def left(self) -> tuple[str, ...]:
+    def retired(self) -> tuple[str, ...]:
         """Return the retired writers in whose logs the reader is registered."""
         active = set(self.active())
         others = sorted(self._logs.keys() - active)
@@ -227,7 +227,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Removed members in which it is registered count too: their rows wait for a query that never ran.
         """
-        return {writer: self._first(writer) for writer in (*self._members.active(), *self._members.left())}
+        return {writer: self._first(writer) for writer in (*self._members.active(), *self._members.retired())}
 
     def _first(self, writer: str) -> int:
         log = self._log(writer)

@@ -318,7 +318,10 @@ class _Ordering:
         """Return the incarnations that are to stop, writers first; a unit that is started for it may add readers."""
         found = [(key, s) for unit in units for key, s in self._statuses_of[unit] if key not in handled]
         placed = _by_place([(self._plans[s.plan], key, s) for key, s in found])
-        first = {key[0]: n for n, (key, _) in reversed(tuple(enumerate(placed)))}
+        first: dict[str, int] = {}
+        for n, (key, _) in enumerate(placed):
+            first.setdefault(key[0], n)
+        # Plans may place a unit differently; its running incarnation stops before another one starts.
         return sorted(placed, key=lambda one: (first[one[0][0]], not one[1].runs))
 
     def _stop_at_the_cut(self, key: Incarnation, stood: UnitStatus) -> list[Step]:

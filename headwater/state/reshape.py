@@ -27,7 +27,7 @@ from headwater.sql.lexer import quote_string, quoted
 
 _SECONDS = 600.0
 _HEAP = "512m"
-_CLASSES = "HEADWATER_CLASSES"
+_JAVA_OPTIONS = "HEADWATER_JAVA_OPTIONS"
 """Variable of the new process's environment: Java's options for the archive of classes."""
 _SPARKS_OWN = "coalesce(column_family_name LIKE '$%', false)"
 
@@ -91,7 +91,7 @@ def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix=".spark.", dir=within) as directory:
             home = spark_home(Path(directory), java, Path(pyspark.__file__).parent)
-            environment |= {"SPARK_HOME": str(home.path), _CLASSES: home.java_options}
+            environment |= {"SPARK_HOME": str(home.path), _JAVA_OPTIONS: home.java_options}
             done = subprocess.run(
                 [sys.executable, "-m", "headwater.state.reshape"],
                 input=json.dumps([asdict(one) for one in wanted]),
@@ -120,10 +120,11 @@ def _session() -> Any:
     from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql import SparkSession
 
+    archive = os.environ.get(_JAVA_OPTIONS, "")
     conf = {
         **STREAMING_CONF,
         "spark.driver.memory": _HEAP,
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {os.environ.get(_CLASSES, '')}",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {archive}",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": "false",
         **LOCAL_AUTH,

@@ -168,10 +168,9 @@ def statements(spark: Any, path: str, out: str) -> None:
 
 
 def batches_of_a_query(spark: Any, path: str, out: str, port: int) -> None:
-
     def save(frame: Any, number: int) -> None:
-        server = "spark.connect.grpc.binding.port"
-        assert frame.sparkSession.conf.get(server) == str(port), "the zone's Spark, and not one of its own"
+        setting = "spark.connect.grpc.binding.port"
+        assert frame.sparkSession.conf.get(setting) == str(port), "the zone's Spark, and not one of its own"
         doubled = frame.selectExpr("device", "signal * 2 AS twice")
         doubled.write.mode("overwrite").parquet(f"{out}/batch={number}")
 
