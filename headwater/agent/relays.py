@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 from headwater.agent.units import relay_reader
@@ -13,7 +14,7 @@ from headwater.channels.filelog import FileLog
 from headwater.channels.flight import FlightLog
 from headwater.channels.linkmeter import LinkMeter
 from headwater.channels.open import open_log
-from headwater.channels.relay import PolledLog, Relay, Remote
+from headwater.channels.relay import PolledLog, Relay, Remote, unregister
 from headwater.channels.wire import Credentials, Wire, ca_file
 from headwater.core.errors import ChannelError, NoSuchLog, Unavailable
 from headwater.core.metrics import LinkProgress
@@ -124,13 +125,24 @@ class Relays:
         for channel in channels:
             self._ends.pop(channel.id, None)
 
-    def keep_only(self, used: Collection[str]) -> None:
-        """End the relays of all other channels, and delete their copies."""
+    def keep_only(self, used: AbstractSet[str], leaving: UnitSpec | None = None) -> None:
+        """End the relays of all other channels, and delete their copies.
+
+        Channels of a unit that is ``leaving`` may have no relay: it was registered as reader, and never prepared.
+        """
+        ended = set()
         for id_ in [i for i in self._relays if i not in used]:
             relay = self._relays.pop(id_)
             relay.stop()
             relay.leave()
             shutil.rmtree(relay.replica.path, ignore_errors=True)
+            ended.add(id_)
+        if leaving is None:
+            return
+        for channel in leaving.inputs:
+            if is_copied(channel, leaving.unit) and channel.id not in used | ended:
+                unregister(partial(self.connect, leaving, channel), relay_reader(self._node))
+                shutil.rmtree(self._layout.channel(channel), ignore_errors=True)
 
     def links(self) -> tuple[LinkProgress, ...]:
         """Return the state and traffic of the links to this node."""

@@ -453,15 +453,17 @@ class NodeTasks:
                     log.unregister(reader)
         if kept is None:
             units.give_up(spec.unit)  # it may not have reached the end of removed inputs
-        self._drop_unused()
+        self._drop_unused(leaving=spec)
 
-    def _drop_unused(self) -> None:
+    def _drop_unused(self, leaving: UnitSpec | None = None) -> None:
         """End relays without readers here, and delete their copies."""
+        if self._share:
+            return
         used = {c for task in self._tasks.values() for c in self._channels_of(task)}
         for task in self._tasks.values():
             spec = self._spec_of(task)
             used |= self.units_of(spec).retired(spec.unit).keys()
-        self._relays.keep_only(used)
+        self._relays.keep_only(used, leaving)
 
     def _leave_retired(self, tasks: Iterable[Task]) -> None:
         """Remove inputs from a spec that were taken out and are read to their end."""

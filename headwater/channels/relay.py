@@ -149,6 +149,16 @@ class Polling:
         self._over.set()
 
 
+def unregister(connect: Callable[[], Remote], reader: str) -> None:
+    """Unregister a reader at the other side; without a link that side keeps its entries."""
+    with contextlib.suppress(HeadwaterError):
+        remote = connect()
+        try:
+            remote.unregister(reader)
+        finally:
+            remote.close()
+
+
 class Relay:
     """Keep a replica up to date with its original until stopped."""
 
@@ -199,13 +209,8 @@ class Relay:
             thread.join(_SILENCE)
 
     def leave(self) -> None:
-        """Unregister this reader at the other side; without a link that side keeps its entries."""
-        with contextlib.suppress(HeadwaterError):
-            remote = self._connect()
-            try:
-                remote.unregister(self._reader)
-            finally:
-                remote.close()
+        """Unregister this reader at the other side, if the link is up."""
+        unregister(self._connect, self._reader)
 
     @property
     def state(self) -> RelayState:

@@ -151,4 +151,14 @@ REGRESSIONS: Mapping[str, History] = {
         ),
         25,
     ),
+    "a change is given up when a node was registered as reader, and the next one does not read there": History(
+        (
+            Step("cut", ("S1", "E2", 25.0), 1.0),
+            Step("edit", (EDITS.index(Fuse(first="count", second="pass", to="cloud")),), 4.0),
+            Step("write", ("L1", 3), 4.0),
+            Step("update", (1, 0, True), 0.2),
+        ),
+        7500,
+        locations=2,
+    ),
 }
