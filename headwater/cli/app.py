@@ -37,7 +37,7 @@ from headwater.cli.control import Append, ContinuumFile, Flow, Overwrite, Reset,
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.signals import STOPS, on_signals
-from headwater.cli.sparkoptions import Conf, ConfFile, Packages, spark_settings
+from headwater.cli.sparkoptions import Conf, ConfFile, Packages, Quick, spark_settings
 from headwater.cli.zone import Delivery, WhenFull, zone
 from headwater.core.environment import hide_environment
 from headwater.core.errors import HeadwaterError, RuntimeFailure
@@ -134,6 +134,7 @@ def run(
     packages: Packages = "",
     conf: Conf = None,
     conf_file: ConfFile = None,
+    quick: Quick = False,
     max_buffer: Annotated[
         str, typer.Option(help="Largest size of one channel on disk, from 4KiB.", parser=bounds.MAX_BUFFER)
     ] = "1GiB",
@@ -189,6 +190,7 @@ def run(
         cores=cores,
         memory_mb=memory_mb,
         spark=spark,
+        quick=quick,
         max_buffer=buffer,
         when_full=when_full.value,
         delivery=delivery.value,

@@ -25,7 +25,7 @@ from headwater.cli.serve import (
     served,
 )
 from headwater.cli.signals import stopped_by_signals
-from headwater.cli.sparkoptions import Conf, ConfFile, Packages, spark_settings, write_settings
+from headwater.cli.sparkoptions import Conf, ConfFile, Packages, Quick, spark_settings, write_settings
 
 if TYPE_CHECKING:
     from headwater.app.client import Client, Preview, Proposal
@@ -200,9 +200,7 @@ def up(
     ] = None,
     store: StoreOption = None,
     home: Home = Path(".headwater"),
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Agents started here: Spark starts sooner, runs slower.")
-    ] = False,
+    quick: Quick = False,
     packages: Packages = "",
     conf: Conf = None,
     conf_file: ConfFile = None,

@@ -31,6 +31,15 @@ ConfFile = Annotated[
     ),
 ]
 
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--quick",
+        envvar="HEADWATER_QUICK",
+        help="Start Spark with half the processor time, at the price of throughput later: for short runs.",
+    ),
+]
+
 
 def spark_settings(packages: str, conf: Sequence[str] | None, file: Path | None) -> SparkSettings:
     """Return the settings of the options, of which `--conf` wins; warn of secrets on the command line."""

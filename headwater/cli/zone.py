@@ -17,7 +17,7 @@ from headwater.cli import bounds, complete
 from headwater.cli.out import print_line
 from headwater.cli.serve import Tls, TlsCertificate, TlsKey
 from headwater.cli.signals import STOPS, SignalEvent, on_signals
-from headwater.cli.sparkoptions import Conf, ConfFile, Packages, spark_settings
+from headwater.cli.sparkoptions import Conf, ConfFile, Packages, Quick, spark_settings
 from headwater.core.errors import DeploymentError
 
 if TYPE_CHECKING:
@@ -79,9 +79,7 @@ def zone(
     packages: Packages = "",
     conf: Conf = None,
     conf_file: ConfFile = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Start Spark with less processor time; lower throughput later.")
-    ] = False,
+    quick: Quick = False,
     trigger: Annotated[
         str, typer.Option(help="Time between two batches, 0s to 24h.", parser=bounds.trigger)
     ] = "500 milliseconds",

@@ -119,6 +119,7 @@ def run_demo(
             fresh=True,
             trigger="1 second",
             every=2.0,
+            quick=True,
         ),
         stop=stop,
         observe=observe,

@@ -108,6 +108,12 @@ LOCAL_AUTH: Mapping[str, str] = {
 }
 """Authentication of a Spark without a cluster; a cluster has a secret of its own, or none."""
 
+FILES_CONF: Mapping[str, str] = {
+    # Hadoop's own one starts `chmod` twice in each batch. A cluster's hosts do not have this class.
+    "spark.hadoop.fs.file.impl": "headwater.ForklessLocalFileSystem",
+}
+"""The local file system of a Spark without a cluster."""
+
 QUICK_CONF: Mapping[str, str] = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -253,7 +259,7 @@ class LocalEndpoint:
             **reserved_memory(memory_mb),
             **({"spark.jars.packages": ",".join(packages)} if packages else {}),
             **(extra_conf or {}),
-            **({**LOCAL_AUTH, SOCKETS_CONF: str(make_sockets(directory))} if master is None else {}),
+            **({**LOCAL_AUTH, **FILES_CONF, SOCKETS_CONF: str(make_sockets(directory))} if master is None else {}),
         }
         arguments = [str(home.path / "bin" / "spark-submit"), "--master", master or f"local[{cores}]"]
         arguments += ["--driver-memory", f"{memory_mb}m"]

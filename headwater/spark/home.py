@@ -33,6 +33,8 @@ _ARCHIVE = "classes.jsa"
 _FAILED = "failed"
 _PAUSE = 24 * 3600.0
 """Seconds after which a training that failed is tried again."""
+OWN_JAR = Path(__file__).with_name("headwater-spark.jar")
+"""Headwater's own Java classes for Spark; ``scripts/jar.py`` writes it from ``java/``."""
 _KEPT = 4
 """Archives in the cache: one per Java, PySpark and choice of jars."""
 
@@ -52,7 +54,7 @@ class SparkHome:
     @property
     def lean(self) -> bool:
         """Return whether it has only the jars that units use."""
-        return not (self.path / "jars").is_symlink()
+        return all(is_used(jar.name) for jar in (self.path / "jars").iterdir())
 
     @property
     def failed(self) -> Path:
@@ -120,7 +122,7 @@ class SparkHome:
         """
         others = [h for h in self.path.parent.iterdir() if h != self.path and (h / _ARCHIVE).exists()]
         newest = sorted(others, key=lambda h: (h / _ARCHIVE).stat().st_mtime, reverse=True)
-        kept = [h for h in newest if (h / "jars").exists()][: _KEPT - 1]
+        kept = [h for h in newest if (h / "bin").exists()][: _KEPT - 1]
         for home in set(others).difference(kept):
             (home / _ARCHIVE).unlink(missing_ok=True)
 
@@ -137,10 +139,10 @@ def spark_home(directory: Path, java: Path, pyspark: Path, *, lean: bool = False
             cache.mkdir(0o700, parents=True, exist_ok=True)
             # A class in an archive of another user would be that user's code.
             if cache.stat().st_uid == os.getuid() and not cache.stat().st_mode & 0o022:
-                return SparkHome(_make(cache / _key(java, jars), pyspark, jars if lean else None), shared=True)
+                return SparkHome(_make(cache / _key(java, jars), pyspark, jars), shared=True)
         except (OSError, RuntimeError):  # a read-only disk, or a user without a home
             pass
-    return SparkHome(_make(directory / "home", pyspark, jars if lean else None), shared=False)
+    return SparkHome(_make(directory / "home", pyspark, jars), shared=False)
 
 
 def _key(java: Path, jars: Iterable[Path]) -> str:
@@ -151,37 +153,41 @@ def _key(java: Path, jars: Iterable[Path]) -> str:
     release = java / "release"
     known = [str(java.resolve()), release.read_text() if release.exists() else ""]
     known += [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
+    known.append(hashlib.sha256(OWN_JAR.read_bytes()).hexdigest())
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
 
 
-def _make(home: Path, full: Path, jars: Sequence[Path] | None) -> Path:
-    """Link all of a Spark home, or of its jars only some, but not the zipped copy of PySpark.
+def _make(home: Path, full: Path, jars: Sequence[Path]) -> Path:
+    """Link the programs and jars of a Spark home, with Headwater's own jar, but not the zipped copy of PySpark.
 
     Spark puts that copy first on its Python workers' path. Modules in a zip are compiled again at
     every import; those in site-packages are not, and workers start in less than half the time.
     """
     home.mkdir(exist_ok=True)
-    for name in ("bin", "jars", "sbin"):
+    _link_jars(home / "jars", jars)
+    for name in ("bin", "sbin"):
         link = home / name
-        if name == "jars" and jars is not None:
-            _link_jars(link, jars)
-        elif not link.is_symlink() or os.readlink(link) != str(full / name):
+        if not link.is_symlink() or os.readlink(link) != str(full / name):
             draft = home / f".{name}.{os.getpid()}"
             draft.symlink_to(full / name)
-            if link.is_dir() and not link.is_symlink():
-                shutil.rmtree(link)
             draft.replace(link)
     return home
 
 
 def _link_jars(directory: Path, jars: Sequence[Path]) -> None:
     """Make a directory with links to jars, unless it is there; a server never sees a part of it."""
-    if not directory.is_symlink() and directory.is_dir():
-        if {link.name: os.readlink(link) for link in directory.iterdir()} == {jar.name: str(jar) for jar in jars}:
+    own = directory / OWN_JAR.name
+    if own.exists() and own.read_bytes() == OWN_JAR.read_bytes():
+        links = {link.name: os.readlink(link) for link in directory.iterdir() if link != own}
+        if links == {jar.name: str(jar) for jar in jars}:
             return
+    if directory.is_symlink():
+        directory.unlink()
+    elif directory.exists():
         shutil.rmtree(directory)
-    directory.unlink(missing_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".jars.", dir=directory.parent))
+    # A copy: another installation of Headwater with the same jar shares this home, and may outlive this one.
+    shutil.copyfile(OWN_JAR, draft / OWN_JAR.name)
     for jar in jars:
         (draft / jar.name).symlink_to(jar)
     draft.chmod(0o755)

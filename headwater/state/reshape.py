@@ -21,7 +21,7 @@ from headwater.core.errors import RuntimeFailure
 from headwater.disk.credentials import code_environment
 from headwater.plan.transfer import OperatorTransfer
 from headwater.query.scan import KEY
-from headwater.spark.endpoint import LOCAL_AUTH, STREAMING_CONF, find_java
+from headwater.spark.endpoint import FILES_CONF, LOCAL_AUTH, STREAMING_CONF, find_java
 from headwater.spark.home import spark_home
 from headwater.sql.lexer import quote_string, quoted
 
@@ -128,6 +128,7 @@ def _session() -> Any:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": "false",
         **LOCAL_AUTH,
+        **FILES_CONF,
     }
     # With pinned threads py4j's server in this process, which Spark calls, knows no token.
     os.environ["PYSPARK_PIN_THREAD"] = "false"

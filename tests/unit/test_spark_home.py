@@ -37,6 +37,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache/headwater/spark"
 
 
+def jars_of(home: SparkHome) -> list[str]:
+    """Return the names of a home's jars of PySpark; it also has Headwater's own."""
+    names = {p.name for p in (home.path / "jars").iterdir()}
+    return sorted(names - {homes.OWN_JAR.name}) if homes.OWN_JAR.name in names else []
+
+
 def test_a_home_belongs_to_one_java_and_one_list_of_jars(
     cache: Path, java: Path, pyspark: Path, tmp_path: Path
 ) -> None:
@@ -57,6 +63,21 @@ def test_a_link_to_a_former_place_is_replaced(cache: Path, java: Path, pyspark: 
     (first.path / "bin").symlink_to(tmp_path / "gone")
     assert spark_home(tmp_path / "own", java, pyspark) == first
     assert (first.path / "bin").resolve() == (pyspark / "bin").resolve()
+
+
+def test_a_home_has_headwaters_own_classes_whatever_happened_to_them(
+    cache: Path, java: Path, pyspark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = spark_home(tmp_path / "own", java, pyspark)
+    own = first.path / "jars" / homes.OWN_JAR.name
+    assert own.read_bytes() == homes.OWN_JAR.read_bytes() and not own.is_symlink()
+    own.write_bytes(b"torn")
+    assert spark_home(tmp_path / "own", java, pyspark) == first
+    assert own.read_bytes() == homes.OWN_JAR.read_bytes()
+    newer = tmp_path / "newer.jar"
+    newer.write_bytes(b"other classes")
+    monkeypatch.setattr(homes, "OWN_JAR", newer)
+    assert spark_home(tmp_path / "own", java, pyspark).path != first.path, "other classes, another archive"
 
 
 @pytest.mark.parametrize("why", ["off", "open to others", "no directory"])
@@ -123,7 +144,8 @@ def test_old_archives_go_and_homes_stay(cache: Path, java: Path, pyspark: Path, 
         one.archive.touch()
         os.utime(one.archive, (1e9 + number, 1e9 + number))
         made.append(one)
-    (made[5].path / "jars").unlink()  # its PySpark is gone
+    (made[5].path / "bin").unlink()
+    (made[5].path / "bin").symlink_to(tmp_path / "gone")  # its PySpark is gone
     made[2].forget_others()
     assert [one.archive.exists() for one in made] == [False, False, True, True, True, False, True]
     assert all(one.path.is_dir() for one in made)
@@ -137,7 +159,7 @@ def test_a_lean_home_has_the_jars_that_units_use_and_an_archive_of_its_own(
     usual = spark_home(tmp_path / "own", java, pyspark)
     lean = spark_home(tmp_path / "own", java, pyspark, lean=True)
     assert lean.archive != usual.archive and lean.lean and not usual.lean
-    assert sorted(p.name for p in (lean.path / "jars").iterdir()) == ["a.jar", "hive-storage-api-2.8.1.jar"]
+    assert jars_of(lean) == ["a.jar", "hive-storage-api-2.8.1.jar"]
     assert (lean.path / "jars/a.jar").read_text() == "a"
     before = (lean.path / "jars").stat().st_ino
     assert spark_home(tmp_path / "own", java, pyspark, lean=True) == lean
@@ -153,13 +175,11 @@ def test_a_home_of_its_own_changes_with_the_choice_and_the_place_of_jars(
     own.mkdir()
     for lean in (False, True, True, False):
         home = spark_home(own, java, pyspark, lean=lean)
-        assert (
-            sorted(p.name for p in (home.path / "jars").iterdir()) == ["a.jar", "hive-exec-2.3.10-core.jar"][: 2 - lean]
-        )
+        assert jars_of(home) == ["a.jar", "hive-exec-2.3.10-core.jar"][: 2 - lean]
         assert not home.shared and home.lean == lean
     (pyspark / "jars/b.jar").write_text("b")
     home = spark_home(own, java, pyspark, lean=True)
-    assert sorted(p.name for p in (home.path / "jars").iterdir()) == ["a.jar", "b.jar"]
+    assert jars_of(home) == ["a.jar", "b.jar"]
     home = spark_home(own, java, pyspark, lean=True)
     assert [p.name for p in home.path.iterdir() if p.name.startswith(".")] == []
 
