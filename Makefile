@@ -6,8 +6,8 @@
 
 BIN := .venv/bin
 STAMP := .venv/.setup-done
-# Two processes, a file of tests each at a time: much of a test is waiting.
-PARALLEL := -n 2 --dist loadfile
+# Two processes, a file of tests each at a time: much of a test is waiting. The files keep their order.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # Spark finds Java by JAVA_HOME; java.sh prints the home of a fitting one.
 WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)"
 
@@ -30,8 +30,9 @@ $(STAMP): pyproject.toml scripts/setup.sh scripts/system_package.sh
 demo: setup ## Run the demonstration on this machine
 	@$(WITH_JAVA) $(BIN)/headwater demo
 
+# The longest files come first: both processes end at the same time.
 test: test-setup ## Run all tests but the long ones (45 minutes on 2 cores)
-	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit tests/simulation tests/web tests/conformance tests/deployments
+	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules tests/deployments tests/simulation tests/web tests/conformance tests/unit headwater
 
 test-unit: setup ## Run the unit tests only
 	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit

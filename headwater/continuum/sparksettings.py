@@ -40,6 +40,7 @@ RESERVED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
+            "spark.hadoop.fs.file.impl",
             "spark.log.level",
             "spark.python.unix.domain.socket.dir",
             "spark.python.unix.domain.socket.enabled",
