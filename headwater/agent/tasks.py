@@ -8,7 +8,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -493,10 +493,11 @@ class NodeTasks:
         now = time.monotonic()
         with self._lock:
             tasks = tuple(self._tasks.values())
+        active = self.active_runs()
         for task in tasks:
             with self._free(task) as free:
                 if free and task.wanted == "running":
-                    self._keep_running(task, now)
+                    self._keep_running(task, now, active)
         with looking():
             self._leave_retired(tasks)
             for task in tasks:
@@ -536,13 +537,13 @@ class NodeTasks:
             self._warned[channel] = now
             _LOG.warning("channel %s fills up: full in %.1f h at this rate", channel, lasts / 3600)
 
-    def _keep_running(self, task: Task, now: float) -> None:
+    def _keep_running(self, task: Task, now: float, active: Collection[str]) -> None:
         spec = self._spec_of(task)
         unit = spec.unit
         work = self._at_work(unit.id)
         failures = self._failures.setdefault(unit.id, _Failures())
         if work is not None and work.running is not None:
-            error = work.running.failure(unit.id)
+            error = work.running.failure(unit.id, active)
             if error is None:
                 if self._read_replayed(task):
                     return
@@ -610,13 +611,20 @@ class NodeTasks:
         )
         return seen.joined(Progress(seconds=0.0, links=self._relays.links(), hosts=self._hosts.progress()))
 
-    def failure(self, unit: str) -> RuntimeFailure | None:
-        """Return the error that ended a unit's query; None while it runs, or none was started."""
+    def active_runs(self) -> Collection[str]:
+        """Return the runs of all queries that Spark has not ended."""
+        return self._own.active_runs() if self._own is not None else ()
+
+    def failure(self, unit: str, active: Collection[str] = ()) -> RuntimeFailure | None:
+        """Return the error that ended a unit's query; None while it runs, or none was started.
+
+        A query among the ``active`` runs, which Spark has just named, is not asked.
+        """
         work = self._at_work(unit)
         if self._own is None or work is None or work.running is None:
             return None
         with self._own.asking_spark():
-            return work.running.failure(unit)
+            return work.running.failure(unit, active)
 
     def _at_work(self, unit: str) -> Work | None:
         return self._own.get(unit) if self._own is not None else None

@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -557,6 +557,15 @@ class Units:
             except Exception:
                 self.need_spark()
                 raise
+
+    def active_runs(self) -> Collection[str]:
+        """Return the runs of all queries that Spark has not ended, by one request; none where it does not answer."""
+        if not self.endpoint.alive or not any(work.running is not None for work in self.all()):
+            return ()
+        try:
+            return {str(query.runId) for query in self.endpoint.session().streams.active}
+        except Exception:  # each query is asked then, and explains it
+            return ()
 
     def _explain(self, spec: UnitSpec) -> Callable[[str, str], RuntimeFailure]:
         return partial(failure_of, spec, self.endpoint.directory / LOG)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -87,6 +87,7 @@ def progress_of(
     channels: dict[str, ChannelProgress] = {}
     # Positions first: rows that a unit has read are then in the counters of its inputs, and no lag is negative.
     reached = [_observed(units, work, stopped=stopped) for units, work in works]
+    active = {units: () if stopped else units.active_runs() for units in {units for units, _ in works}}
     for (units, work), at in zip(works, reached, strict=True):
 
         def stats(channel: Channel, units: Units = units, work: Work = work) -> ChannelStats:
@@ -100,11 +101,11 @@ def progress_of(
             return found
 
         with units.asking_spark(), looking():
+            state = _state(units, work, active[units], stopped=stopped)
             try:
-                seen.append(_unit(units, work, at, stats, stopped=stopped))
+                seen.append(_unit(units, work, at, stats, state))
             except BrokerAway as error:
                 before = units_before.get(work.unit.id) or _unseen(work)
-                state = _state(units, work, stopped=stopped)
                 seen.append(_waiting(before, state, None if stopped else error.what))
         for channel in work.spec.outputs:
             with looking():
@@ -170,8 +171,8 @@ class _State:
     unproven: bool = False
 
 
-def _state(units: Units, work: Work, *, stopped: bool) -> _State:
-    """Return a unit's state; ``stopped``: all was stopped."""
+def _state(units: Units, work: Work, active: Collection[str], *, stopped: bool) -> _State:
+    """Return a unit's state; ``active`` are the runs that Spark has just named, ``stopped``: all was stopped."""
     running = work.running
     if work.refused is not None:
         return _State("failed", error=str(work.refused))
@@ -179,7 +180,7 @@ def _state(units: Units, work: Work, *, stopped: bool) -> _State:
         return _State("finished")
     failure: RuntimeFailure | None = None
     if running is not None and units.endpoint.alive:
-        failure = running.failure(work.unit.id)
+        failure = running.failure(work.unit.id, active)
         if isinstance(failure, WaitsForBroker):
             return _State("starting", waits=failure.what, unproven=True)
         if failure is not None:
@@ -210,11 +211,10 @@ def _waiting(before: UnitProgress, now: _State, what: str | None) -> UnitProgres
 
 
 def _unit(
-    units: Units, work: Work, at: Mapping[str, int], stats: Callable[[Channel], ChannelStats], *, stopped: bool
+    units: Units, work: Work, at: Mapping[str, int], stats: Callable[[Channel], ChannelStats], state: _State
 ) -> UnitProgress:
-    """Return a unit's progress, with its positions ``at``; ``stopped``: all was stopped."""
+    """Return a unit's progress, with its positions ``at``."""
     unit, running = work.unit, work.running
-    state = _state(units, work, stopped=stopped)
     inputs = work.spec.inputs
     tracking, now = tracking_of(work.spec, units.layout), time.time()
     read = sum(_rows_read(units, work, c, at.get(c.id), stats(c)) for c in inputs)

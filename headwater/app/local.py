@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -200,15 +200,19 @@ class LocalRun:
         """Restart units that failed by an error of Spark itself, or wait for a broker; let event time advance."""
         if self._deployed is not None and not self._stopped:
             self._need_spark()
+            active = self._deployed.active_runs()
             for unit in self.plan.units:
-                self._mend(unit)
+                self._mend(unit, active)
             self._deployed.advance_time()
 
-    def _mend(self, unit: Unit) -> bool:
-        """Restart a unit that has failed; return False where it has failed for good."""
+    def _mend(self, unit: Unit, active: Collection[str] = ()) -> bool:
+        """Restart a unit that has failed; return False where it has failed for good.
+
+        A query among the ``active`` runs, which Spark has just named, is not asked.
+        """
         assert self._deployed is not None
         with self._mending:
-            error = self._deployed.failure(unit.id)
+            error = self._deployed.failure(unit.id, active)
             if isinstance(error, WaitsForBroker) or unit.id in self._away:
                 self._restart_at_broker(unit, error)
                 return True
@@ -254,8 +258,9 @@ class LocalRun:
         """Return whether a drain is still running; raise the error of a unit that has failed for good."""
         assert self._deployed is not None
         self._need_spark()
+        active = self._deployed.active_runs()
         for unit in self.plan.units:
-            if not self._mend(unit) and (error := self._deployed.failure(unit.id)) is not None:
+            if not self._mend(unit, active) and (error := self._deployed.failure(unit.id)) is not None:
                 raise error
         return stop is None or not stop.is_set()
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,12 +95,15 @@ def run_demo(
     plan = build(acme(str(data)), Continuum.from_yaml(CONTINUUM))
     written: list[FileWritten] = []
 
+    files = write_steps(data, series, files=settings.files, malformed=MALFORMED, seed=settings.seed)
+    written += islice(files, len(series))  # input waits for the first units, as at a running plant
+
     def feed(give_up: threading.Event) -> None:
         pause = settings.seconds / settings.files
-        for file in write_steps(data, series, files=settings.files, malformed=MALFORMED, seed=settings.seed):
-            written.append(file)
-            if len(written) % len(series) == 0 and give_up.wait(pause):
-                return
+        while not give_up.wait(pause) and (new := list(islice(files, len(series)))):
+            written.extend(new)
+        if give_up.is_set():
+            return
         say(f"all input is written: {sum(f.lines for f in written):,} lines; draining")
 
     def at_end(deployment: LocalRun, spark: LocalEndpoint) -> _Findings:

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -216,9 +216,12 @@ class Running:
     def rows_per_s(self) -> float | None:
         return median(self.recent_rate) if self.recent_rate else None
 
-    def failure(self, unit: str) -> RuntimeFailure | None:
-        """Return the error that ended the query, in the user's terms, or None while all is well."""
-        if self.error is None and not self.query.isActive:
+    def failure(self, unit: str, active: Collection[str] = ()) -> RuntimeFailure | None:
+        """Return the error that ended the query, in the user's terms, or None while all is well.
+
+        ``active`` are the runs of queries that Spark has just named; a query among them is not asked for itself.
+        """
+        if self.error is None and not (active and str(self.query.runId) in active) and not self.query.isActive:
             exception = self.query.exception()
             if exception is not None:
                 self.error = self.explain(str(exception), unit)

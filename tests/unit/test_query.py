@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -168,3 +169,41 @@ class Endpoint:
     directory: Path
     alive: bool = True
     generation: str = "1"
+
+
+def test_all_units_are_asked_for_at_once(tmp_path: Path) -> None:
+    """Each request costs some milliseconds of Spark and of Python, each second."""
+    asked: list[str] = []
+
+    class Asked(Query):
+        @property
+        def isActive(self) -> bool:  # type: ignore[override]  # noqa: N802
+            asked.append(self.runId)
+            return self.runId != "ended"
+
+        @property
+        def status(self) -> dict[str, str]:
+            return {"message": "Waiting for next trigger"}
+
+        def exception(self) -> str | None:
+            return "it broke"
+
+    def query(run: str) -> Running:
+        made = object.__new__(Asked)
+        made.recentProgress, made.runId = [], run
+        return Running(made)  # type: ignore[arg-type]
+
+    spark = Endpoint(tmp_path)
+    streams = SimpleNamespace(active=[SimpleNamespace(runId=run) for run in ("a", "b")])
+    spark.session = lambda: SimpleNamespace(streams=streams)  # type: ignore[attr-defined]
+    units = Units(Layout(tmp_path), spark, UnitSettings(), share=True)  # type: ignore[arg-type]
+    plan = FIRST.plan()
+    works = [Work(spec_of(plan, u.id), query(run)) for u, run in zip(plan.units, ("a", "b", "ended"), strict=False)]
+    units._work.update({work.unit.id: work for work in works})
+    found = progress_of([(units, work) for work in works])
+    assert [u.status for u in found.units] == ["running", "running", "failed"]
+    assert asked == ["ended"]
+    del spark.session  # type: ignore[attr-defined]
+    asked.clear()
+    progress_of([(units, work) for work in works])
+    assert asked == ["a", "b"], "without an answer each is asked; the ended one is known"
