@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from headwater.agent.starters import end_starters
-from headwater.agent.units import relay_reader
 from headwater.channels.credential import TOKEN_ENV, TOKEN_FILE_ENV, Grant, SiteSecret, has_token
 from headwater.channels.flight import FlightLog
+from headwater.channels.relay import relay_reader
 from headwater.channels.wire import CA_ENV, PROTOCOL, Credentials, Wire, ca_file
 from headwater.connectors.replaying import ReplayRequest
 from headwater.continuum.model import Node

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 
-from headwater.agent.units import relay_reader
 from headwater.channels.channelspec import channel_spec, is_copied
 from headwater.channels.filelog import FileLog
 from headwater.channels.flight import FlightLog
 from headwater.channels.linkmeter import LinkMeter
 from headwater.channels.open import open_log
-from headwater.channels.relay import PolledLog, Relay, Remote, unregister
+from headwater.channels.relay import PolledLog, Relay, Remote, relay_reader, unregister
 from headwater.channels.wire import Credentials, Wire, ca_file
 from headwater.core.errors import ChannelError, NoSuchLog, Unavailable
 from headwater.core.metrics import LinkProgress

@@ -25,6 +25,7 @@ from headwater.channels.kafkaclient import looking
 from headwater.channels.lifts import write_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
+from headwater.channels.relay import relay_reader
 from headwater.connectors.permitted import AgentPermissions, check_unit
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
@@ -614,11 +615,6 @@ class Units:
             **work.running.note(),
         }
         write_atomically(self.layout.state(work.unit), json.dumps(state))
-
-
-def relay_reader(node: str) -> str:
-    """Name the reader that protects entries which another node has not pulled."""
-    return f"relay@{node}"
 
 
 def query_name(spec: UnitSpec) -> str:

@@ -149,6 +149,11 @@ class Polling:
         self._over.set()
 
 
+def relay_reader(node: str) -> str:
+    """Name the reader that protects entries which another node has not pulled."""
+    return f"relay@{node}"
+
+
 def unregister(connect: Callable[[], Remote], reader: str) -> None:
     """Unregister a reader at the other side; without a link that side keeps its entries."""
     with contextlib.suppress(HeadwaterError):

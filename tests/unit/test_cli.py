@@ -19,6 +19,7 @@ from headwater.core.metrics import LinkProgress, Progress, UnitProgress
 from headwater.core.quantity import parse_heap
 from headwater.demo.flow import PERSISTENCE, WARM_UP, watch
 from headwater.render import deployment
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 ACME = [str(ROOT / "examples/acme/flow.py"), "-c", str(ROOT / "examples/acme/continuum.yaml")]
@@ -179,18 +180,18 @@ def test_help_is_quick_and_documents_exit_codes() -> None:
     shown = subprocess.run([sys.executable, *help_], capture_output=True, text=True, timeout=60, check=True)
     assert "Exit codes" in shown.stdout
     assert processor_seconds(*help_) < processor_seconds("-c", "import pyspark.sql, pandas")
-    loaded = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys, headwater.cli; print([m for m in ('pyspark', 'pandas') if m in sys.modules])",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert loaded.stdout.strip() == "[]"
+    assert heavy_modules("headwater.cli") == []
+
+
+def test_a_controller_starts_without_spark_and_pandas() -> None:
+    assert heavy_modules("headwater.cli.control, headwater.control.controller, headwater.agent.agents") == []
+
+
+def heavy_modules(imported: str) -> list[str]:
+    """Return the heavy modules that importing modules loads."""
+    told = f"import sys, {imported}; print(*(m for m in ('pyspark', 'pandas') if m in sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    return loaded.stdout.split()
 
 
 def test_version() -> None:
