@@ -6,6 +6,7 @@
 
 BIN := .venv/bin
 STAMP := .venv/.setup-done
+BASE := .venv/.base-done
 # Two processes, a file of tests each at a time: much of a test is waiting. The files keep their order.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # Spark finds Java by JAVA_HOME; java.sh prints the home of a fitting one.
@@ -25,9 +26,15 @@ test-setup: setup ## Install Chromium, Mosquitto and strace for the tests; write
 	@-$(WITH_JAVA) $(BIN)/python -m headwater.spark.training
 
 $(STAMP): pyproject.toml scripts/setup.sh scripts/system_package.sh
-	@scripts/setup.sh $@
+	@scripts/setup.sh '.[dev]'
+	@touch $(BASE) $@
 
-demo: setup ## Run the demonstration on this machine
+$(BASE): pyproject.toml scripts/setup.sh scripts/system_package.sh
+	@scripts/setup.sh .
+	@touch $@
+
+demo: $(BASE) ## Run the demonstration on this machine; install only what it needs
+	@scripts/java.sh --install >/dev/null
 	@$(WITH_JAVA) $(BIN)/headwater demo
 
 # The longest files come first: both processes end at the same time.

@@ -1,6 +1,5 @@
 #!/bin/sh
-# Make .venv with a fitting Python and install Headwater with its development tools.
-# The file named as first argument, if any, is touched at the end.
+# Make .venv with a fitting Python and install Headwater there: '.' alone, or '.[dev]' with its development tools.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/system_package.sh"
@@ -46,5 +45,4 @@ else
     say "Making .venv with $python ($("$python" -V))."
     run "$python" -m venv --clear .venv
 fi
-run .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[dev]'
-if [ -n "${1:-}" ]; then run touch "$1"; fi
+run .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable "${1:-.[dev]}"

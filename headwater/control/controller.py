@@ -15,7 +15,6 @@ import os
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from headwater.control.calls import SLOW, Calls
 from headwater.control.database import LeaseLost
 from headwater.control.drift import Drift, DriftRepair
 from headwater.control.executor import Attempt, Executor
+from headwater.control.holder import new_holder
 from headwater.control.lifecycle import Phase
 from headwater.control.policy import Policy
 from headwater.control.poller import Poller
@@ -102,7 +102,7 @@ class Controller:
         executor: Callable[[Ports], Executor] | None = None,
     ) -> None:
         self._store = store
-        self._holder = holder or str(uuid.uuid4())
+        self._holder = holder or new_holder()
         self._lease = lease
         self._poll = poll
         self._patience = patience

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, and_, insert, select, update
 
 from headwater.control import rows
 from headwater.control import tables as t
+from headwater.control.holder import has_ended
 from headwater.control.migrate import bring_up_to_date
 from headwater.control.records import Lease
 from headwater.control.reserve import reserve
@@ -101,8 +102,8 @@ class DatabaseWriter(DatabaseReader):
     def hold(self, holder: str, seconds: float, *, label: str | None = None) -> int | None:
         """Take or renew the lease and return its term; None while another holder has it.
 
-        Another holder loses the lease when this object has seen no heartbeat for that lease's seconds, by a monotonic
-        clock: clocks of two machines are never compared.
+        Another holder loses the lease when its process on this machine has ended, or when this object has seen no
+        heartbeat for that lease's seconds, by a monotonic clock: clocks of two machines are never compared.
         """
         mine = {"seconds": seconds, "at": time.time()}
         with self._writing() as connection:
@@ -114,12 +115,14 @@ class DatabaseWriter(DatabaseReader):
             if row.holder == holder:
                 connection.execute(_UPDATE_LEASE, {"beat": row.beat + 1, **mine})
                 return int(row.term)
-            if row.holder and not self._is_silent(row):
+            ended = bool(row.holder) and has_ended(row.holder)
+            if row.holder and not ended and not self._is_silent(row):
                 return None
             taken = {"holder": holder, "label": label or holder, "term": row.term + 1, "beat": 0, **mine}
             connection.execute(_UPDATE_LEASE, taken)
             if row.holder:
-                text = f"controller {row.label} has ended, or hangs: its lease expired; {taken['label']} acts now"
+                why = "has ended" if ended else "has ended, or hangs: its lease expired"
+                text = f"controller {row.label} {why}; {taken['label']} acts now"
                 for name in connection.execute(select(t.units.c.deployment).where(t.units.c.runs).distinct()).scalars():
                     rows.tell_again(connection, name, "controller ", text)
             return int(row.term) + 1

@@ -42,14 +42,13 @@ BY_LOCATION = {**DECISIONS, "a location apart": apart}
 ROWS = {"flowunits": 700}
 
 
-CUT_EVERYWHERE = ("acme", "flowunits")  # the other dataflows are cut so by the long tests
+CUT_EVERYWHERE = ("acme", "flowunits")  # the other dataflows are cut into layers here, and otherwise by the long tests
 
 
 def _cases() -> Iterator[Any]:
     for name in FLOWS:
         for decision in BY_LOCATION:
-            long = decision in ("unit per operator", "a location apart") and name not in CUT_EVERYWHERE
-            long = long or (name, decision) == ("patterns", "one unit")
+            long = decision != "unit per layer" and name not in CUT_EVERYWHERE
             yield pytest.param(name, decision, marks=[pytest.mark.long] if long else [])
 
 
