@@ -65,7 +65,7 @@ def batch(request: pytest.FixtureRequest, endpoint: LocalEndpoint, place: Path) 
 
 @pytest.mark.parametrize(
     "decision",
-    [pytest.param(d, marks=[pytest.mark.long] if d == "unit per operator" else []) for d in DECISIONS],
+    [pytest.param(d, marks=[] if d == "unit per layer" else [pytest.mark.long]) for d in DECISIONS],
 )
 def test_examples_equal_one_batch_run(batch: Batch, decision: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     wanted = DECISIONS[decision](batch.flow, batch.continuum)

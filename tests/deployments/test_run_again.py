@@ -183,7 +183,7 @@ def test_a_sink_that_is_added_does_not_mix_its_rows_with_another_runs(
 
 
 @pytest.mark.parametrize(
-    "way", ["moved", "cut and fused", pytest.param("by operator, then one", marks=pytest.mark.long)]
+    "way", ["moved", *(pytest.param(w, marks=pytest.mark.long) for w in ("cut and fused", "by operator, then one"))]
 )
 def test_what_is_placed_otherwise_goes_on_with_its_state(
     way: str, runs: Runs, source: BoundedSource, endpoint: LocalEndpoint
