@@ -156,11 +156,18 @@ def beside(said: list[str]) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
+def serves(process: psutil.Process) -> bool:
+    try:
+        return "headwater.web" in process.cmdline()
+    except psutil.Error:  # one of an earlier test, which has ended
+        return False
+
+
 def of(url: str) -> int:
     """Return the process that serves a URL, as its parent finds it."""
     import psutil
 
-    found = [one for one in psutil.Process().children() if "headwater.web" in one.cmdline()]
+    found = [one for one in psutil.Process().children() if serves(one)]
     assert len(found) == 1, url
     return found[0].pid
 
