@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 
 from headwater.app.observe import status
@@ -165,8 +166,6 @@ def serves(process: psutil.Process) -> bool:
 
 def of(url: str) -> int:
     """Return the process that serves a URL, as its parent finds it."""
-    import psutil
-
     found = [one for one in psutil.Process().children() if serves(one)]
     assert len(found) == 1, url
     return found[0].pid
