@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import common
+from benchmarks.cost.processes import process_of
 from headwater.spark.endpoint import FILES_CONF, SERVER_CONF, STREAMING_CONF
 from headwater.spark.home import OWN_JAR
 
@@ -31,14 +32,11 @@ def run(files: str, batches: int, place: Path) -> dict[str, dict[str, float]]:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
-    builder: Any = SparkSession.builder.master("local[1]")
     conf = {**SERVER_CONF, **STREAMING_CONF, "spark.sql.shuffle.partitions": "1", "spark.log.level": "ERROR"}
     conf |= {"spark.sql.streaming.numRecentProgressUpdates": str(batches + WARM)}
     if files == "headwater":
         conf |= {**FILES_CONF, "spark.driver.extraClassPath": str(OWN_JAR)}
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark: Any = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
     java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     found = {}
     for name in ("plain", "windows"):
@@ -71,10 +69,11 @@ def _wait(query: Any, batch: int) -> None:
         time.sleep(0.1)
 
 
-def _processor_seconds(process: int) -> float:
+def _processor_seconds(pid: int) -> float:
     """Return the processor seconds of a process and of its children that have ended."""
-    times = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[11:15]
-    return sum(map(int, times)) / 100
+    one = process_of(pid)
+    assert one is not None
+    return one.own + one.reaped
 
 
 def main() -> int:

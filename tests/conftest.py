@@ -34,6 +34,7 @@ atexit.register(shutil.rmtree, _TRIAL, ignore_errors=True)
 os.environ["HEADWATER_TRIAL_TOKEN_FILE"] = f"{_TRIAL}/web-token"
 
 os.environ["HEADWATER_QUICK"] = "1"  # also for the commands that tests run: their Sparks live for seconds
+
 # Without a profile a slow machine fails tests: each example has 200 ms, and drawing it a second.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")

@@ -78,7 +78,7 @@ def below(root: int) -> Iterator[Process]:
     """Yield all living descendants of a process, parents first, and itself."""
     found: dict[int, list[Process]] = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and (one := _process(int(entry))) is not None:
+        if entry.isdigit() and (one := process_of(int(entry))) is not None:
             found.setdefault(root if one.pid == root else one.parent, []).append(one)
     todo = [p for p in found.get(root, ()) if p.pid == root]
     seen: set[int] = set()
@@ -89,7 +89,8 @@ def below(root: int) -> Iterator[Process]:
         todo += [p for p in found.get(one.pid, ()) if p.pid not in seen]
 
 
-def _process(pid: int) -> Process | None:
+def process_of(pid: int) -> Process | None:
+    """Return a process, or None where it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()

@@ -612,13 +612,13 @@ class NodeTasks:
         return seen.joined(Progress(seconds=0.0, links=self._relays.links(), hosts=self._hosts.progress()))
 
     def active_runs(self) -> Collection[str]:
-        """Return the runs of all queries that Spark has not ended."""
+        """Return the run ids of all active queries."""
         return self._own.active_runs() if self._own is not None else ()
 
     def failure(self, unit: str, active: Collection[str] = ()) -> RuntimeFailure | None:
         """Return the error that ended a unit's query; None while it runs, or none was started.
 
-        A query among the ``active`` runs, which Spark has just named, is not asked.
+        ``active``: see `Running.failure`.
         """
         work = self._at_work(unit)
         if self._own is None or work is None or work.running is None:

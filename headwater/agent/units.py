@@ -560,12 +560,12 @@ class Units:
                 raise
 
     def active_runs(self) -> Collection[str]:
-        """Return the runs of all queries that Spark has not ended, by one request; none where it does not answer."""
+        """Return the run ids of all active queries, by one request; nothing if Spark does not answer."""
         if not self.endpoint.alive or not any(work.running is not None for work in self.all()):
             return ()
         try:
             return {str(query.runId) for query in self.endpoint.session().streams.active}
-        except Exception:  # each query is asked then, and explains it
+        except Exception:  # the callers then ask each query, and explain its error
             return ()
 
     def _explain(self, spec: UnitSpec) -> Callable[[str, str], RuntimeFailure]:

@@ -172,7 +172,7 @@ class _State:
 
 
 def _state(units: Units, work: Work, active: Collection[str], *, stopped: bool) -> _State:
-    """Return a unit's state; ``active`` are the runs that Spark has just named, ``stopped``: all was stopped."""
+    """Return a unit's state; ``active``: see `Running.failure`, ``stopped``: all was stopped."""
     running = work.running
     if work.refused is not None:
         return _State("failed", error=str(work.refused))

@@ -208,7 +208,7 @@ class LocalRun:
     def _mend(self, unit: Unit, active: Collection[str] = ()) -> bool:
         """Restart a unit that has failed; return False where it has failed for good.
 
-        A query among the ``active`` runs, which Spark has just named, is not asked.
+        ``active``: see `Running.failure`.
         """
         assert self._deployed is not None
         with self._mending:

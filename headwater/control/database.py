@@ -115,7 +115,7 @@ class DatabaseWriter(DatabaseReader):
             if row.holder == holder:
                 connection.execute(_UPDATE_LEASE, {"beat": row.beat + 1, **mine})
                 return int(row.term)
-            ended = bool(row.holder) and has_ended(row.holder)
+            ended = has_ended(row.holder)
             if row.holder and not ended and not self._is_silent(row):
                 return None
             taken = {"holder": holder, "label": label or holder, "term": row.term + 1, "beat": 0, **mine}

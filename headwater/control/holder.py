@@ -6,13 +6,15 @@ import os
 import uuid
 from pathlib import Path
 
+import psutil
+
 _STATE, _START = 0, 19
 """Fields of ``/proc/PID/stat`` behind the command: state, and start in ticks since boot."""
 _ENDED = "ZX"
 
 
 def new_holder() -> str:
-    """Return a unique name for this process; on Linux it tells the machine's boot, the pid and the process's start."""
+    """Return a unique name for this process; on Linux it contains the machine's boot, the pid and the start time."""
     name = str(uuid.uuid4())
     try:
         return " ".join((name, _place(), str(os.getpid()), _stat(os.getpid())[_START]))
@@ -23,7 +25,8 @@ def new_holder() -> str:
 def has_ended(holder: str) -> bool:
     """Return whether a holder was a process of this machine that has ended; False wherever that is not certain.
 
-    Pids are compared only within one boot and one PID namespace: a container sees no process of another.
+    Pids are compared only within one boot and one PID namespace: a container sees no process of another. Where
+    /proc hides the processes of other users (``hidepid``), a missing file does not prove an end.
     """
     try:
         _, boot, namespace, pid, start = holder.split(" ")
@@ -34,7 +37,7 @@ def has_ended(holder: str) -> bool:
     try:
         fields = _stat(int(pid))
     except FileNotFoundError:
-        return True
+        return not psutil.pid_exists(int(pid))
     except (ValueError, OSError):
         return False
     return fields[_START] != start or fields[_STATE] in _ENDED

@@ -96,7 +96,7 @@ def run_demo(
     written: list[FileWritten] = []
 
     files = write_steps(data, series, files=settings.files, malformed=MALFORMED, seed=settings.seed)
-    written += islice(files, len(series))  # input waits for the first units, as at a running plant
+    written += islice(files, len(series))  # the first units find input at once
 
     def feed(give_up: threading.Event) -> None:
         pause = settings.seconds / settings.files

@@ -219,7 +219,7 @@ class Running:
     def failure(self, unit: str, active: Collection[str] = ()) -> RuntimeFailure | None:
         """Return the error that ended the query, in the user's terms, or None while all is well.
 
-        ``active`` are the runs of queries that Spark has just named; a query among them is not asked for itself.
+        ``active`` are run ids that Spark has just reported as active: no request is made for such a query.
         """
         if self.error is None and not (active and str(self.query.runId) in active) and not self.query.isActive:
             exception = self.query.exception()

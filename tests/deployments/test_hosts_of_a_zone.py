@@ -109,7 +109,7 @@ def test_units_move_between_hosts_and_are_spread_over_them(
         (Spread(unit="rises", over=("big",)), "rising", {"big"}),
         (Spread(unit="rises", over=("right", "big")), "rising", {"big", "right"}),
     ]
-    for edit, operator, wanted in edits if whole else edits[:2]:
+    for edit, operator, wanted in edits if whole else edits[:3]:
         request = first if edit is None else PlanRequest(of=NAME, edits=(edit,))
         proposal = client.propose(request)
         assert hosts_of(proposal.plan, operator) == wanted

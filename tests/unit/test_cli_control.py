@@ -338,6 +338,7 @@ def test_settings_of_spark_reach_agents_in_a_file_and_not_on_their_command_lines
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[tuple[str, ...]] = []
+    monkeypatch.delenv("HEADWATER_QUICK")
     monkeypatch.setattr(deployments, "up", lambda store, *, options, **_: found.append(options))
     monkeypatch.setattr(control, "served", lambda *_, **__: nullcontext())
     file = place / "secrets.conf"
@@ -353,8 +354,7 @@ def test_settings_of_spark_reach_agents_in_a_file_and_not_on_their_command_lines
     assert "can see the value of spark.hadoop.password in `ps`" in err and "secret.key" not in err
     (options,) = found
     written = place / ".headwater/spark.conf"
-    at = options.index("--conf-file")
-    assert options[at + 1] == str(written) and "seen-in-ps" not in " ".join(options)
+    assert options[:2] == ("--conf-file", str(written)) and "seen-in-ps" not in " ".join(options)
     assert written.stat().st_mode & 0o777 == 0o600
     settings = dict(spark_settings("", None, written).conf)
     assert settings == {

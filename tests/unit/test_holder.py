@@ -61,3 +61,16 @@ def test_only_what_is_certain_counts_as_an_end() -> None:
         assert not has_ended(" ".join((name, *elsewhere, nobody, start)))
     for other in ("", "A", "host:12", f"{name} {boot} {namespace} pid {start}"):
         assert not has_ended(other)
+
+
+def test_a_process_that_proc_hides_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``hidepid``, /proc has no file of another user's process."""
+    holder = new_holder()
+
+    def hidden(pid: int) -> list[str]:
+        raise FileNotFoundError(pid)
+
+    monkeypatch.setattr("headwater.control.holder._stat", hidden)
+    assert not has_ended(holder)
+    *known, _, start = holder.split(" ")
+    assert has_ended(" ".join((*known, str(2**22 + 1), start))), "no Linux has such a pid"
