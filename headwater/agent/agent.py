@@ -6,6 +6,7 @@ with or without a link, its units continue; queries that still run are adopted.
 Directory of an agent::
 
     agent.json                       its address and process, for this machine's eyes
+    process.json                     its process, also after its end
     peers.json                       where other nodes' agents are
     grants.json                      tokens for their channels that units here read
     terms.json                       the newest term of each store that has given orders
@@ -94,6 +95,9 @@ class Agent:
         self._permissions = AgentPermissions(own=permissions, reserved=own)
         self._lock = threading.RLock()
         self._life = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._former: str = read_note(self.directory / "process.json").get("agent", "")
+        self._resumed: list[str] = []
+        """Deployments that ran under the former agent."""
         self._stopping = threading.Event()
         self._idle = idle
         self._needed = time.monotonic()
@@ -115,7 +119,9 @@ class Agent:
     def begin(self) -> None:
         """Resume the units that were to run when the agent last ended."""
         make_directory(self.directory)
-        for name in self._remembered():
+        self._resumed = self._remembered()
+        write_atomically(self.directory / "process.json", json.dumps({"agent": self._life}))
+        for name in self._resumed:
             self._open(name)
         self._guard.start()
 
@@ -217,6 +223,8 @@ class Agent:
                 for name, deployed in here.items()
             },
             "agent": self._life,
+            "former": self._former,
+            "resumed": self._resumed,
             "spark": self._sparks.generation,
             "ending": self._sparks.ending,
             "reads": sorted(

@@ -144,6 +144,8 @@ class AgentClient:
                 for name, units in found["units"].items()
             },
             agent=str(found.get("agent", "")),
+            former=str(found.get("former", "")),
+            resumed=frozenset(map(str, found.get("resumed", ()))),
             spark=str(found.get("spark", "")),
             ending=str(found.get("ending", "")),
         )

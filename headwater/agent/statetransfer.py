@@ -36,13 +36,13 @@ def preflight(units: Units, spec: UnitSpec, store: StateStore) -> None:
     RocksDB's files do not change, so after the stop only new files are saved.
     """
     store.check()
-    if left := sorted(units.retired(spec.unit)):
+    if left := sorted(units.channels.retired(spec.unit)):
         raise Unavailable(
             f"still reads {', '.join(left)}, which end", where=f"unit {spec.id}", hint="wait until it has"
         )
     kept, checkpoint = kept_state(spec.flow, spec.unit), units.layout.checkpoint(spec.unit)
     if newest_batch(checkpoint / "commits") < 0:
-        waiting = [c.id for c in spec.inputs if units.log(spec, c).latest() > 0]
+        waiting = [c.id for c in spec.inputs if units.channels.log(spec, c).latest() > 0]
         if kept and (waiting or newest_batch(checkpoint / "offsets") >= 0):
             raise Unavailable("has not done its first batch", where=f"unit {spec.id}", hint="wait")
         found = {}
@@ -65,7 +65,7 @@ def save(units: Units, spec: UnitSpec, store: StateStore) -> tuple[Saved, int]:
     work = units.get(spec.id)
     if work is not None and work.running is not None and work.unit.checkpoint == spec.unit.checkpoint:
         raise RuntimeFailure("is to be saved while it runs", where=f"unit {spec.id}", hint="stop it first")
-    ends = {c.id: units.log(spec, c).latest() for c in spec.outputs}
+    ends = {c.id: units.channels.log(spec, c).latest() for c in spec.outputs}
     note = read_note(units.layout.state(spec.unit))
     saved, files = describe(
         units.layout.checkpoint(spec.unit),
@@ -154,7 +154,7 @@ def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[
         places.append(InputPosition(name=name, positions=positions))
         at |= positions
     for channel in spec.inputs:
-        log = units.log(spec, channel)
+        log = units.channels.log(spec, channel)
         log.create()
         for reader in spec.own_readers[channel.operator]:
             log.register(reader)

@@ -224,12 +224,12 @@ class NodeTasks:
         self.permit(spec)
         with self.alone(spec.id):
             units = self.units_of(spec)
-            units.prepare_outputs(spec, joining)
+            units.channels.prepare_outputs(spec, joining)
             task = self._tasks.get(spec.id)
             if task is not None and task.wanted == "running":
                 return
             if task is not None and (stood := self._spec_of(task).unit).tag != spec.unit.tag:
-                units.begin_where(spec, stood)
+                units.channels.begin_where(spec, stood)
             elif task is not None:
                 self._check_removed(task, spec)
             units.update_inputs(spec, joins=spec.id in joining)
@@ -306,7 +306,7 @@ class NodeTasks:
         for _ in range(_TRIES):
             if take_back(checkpoint) and reads_agree(checkpoint):
                 # The newest entries are otherwise released by its next batch only, which may never come.
-                self.units_of(spec).begin_where(spec, unit)
+                self.units_of(spec).channels.begin_where(spec, unit)
                 return
             self._start(spec)
             deadline = time.monotonic() + _BATCH_SECONDS
@@ -344,7 +344,7 @@ class NodeTasks:
             if key not in self._goals:
                 self._goals[key] = {c.id: self._latest(units, spec, c) for c in spec.inputs}
             work.running.observe()
-            if not all(work.has_read(c, units.log(spec, c), self._goals[key][c.id]) for c in spec.inputs):
+            if not all(work.has_read(c, units.channels.log(spec, c), self._goals[key][c.id]) for c in spec.inputs):
                 return False
             del self._goals[key]
             self._drained.add(spec.id)
@@ -353,7 +353,7 @@ class NodeTasks:
     def _latest(self, units: Units, spec: UnitSpec, channel: Channel) -> int:
         """Return the current end of a channel at its origin."""
         if self._share or not is_copied(channel, spec.unit):
-            return units.log(spec, channel).latest()
+            return units.channels.log(spec, channel).latest()
         return self._relays.latest(spec, channel)
 
     @contextlib.contextmanager
@@ -413,7 +413,7 @@ class NodeTasks:
             # Another unit may write the channel by now.
             others = {c for t in self._tasks.values() if t is not task for c in self._written_by(t)}
             going = [c for c in spec.outputs if c.id not in used | others]
-            if any(b.entries for c in going for b in units.log(spec, c).stats().unread.values()):
+            if any(b.entries for c in going for b in units.channels.log(spec, c).stats().unread.values()):
                 return False
             if itself:
                 self._stop(unit.id)
@@ -448,11 +448,11 @@ class NodeTasks:
         units = self.units_of(spec)
         for channel in spec.inputs:
             if channel.id not in (kept or ()):
-                log = units.log(spec, channel)
+                log = units.channels.log(spec, channel)
                 for reader in spec.own_readers[channel.operator]:
                     log.unregister(reader)
         if kept is None:
-            units.give_up(spec.unit)  # it may not have reached the end of removed inputs
+            units.channels.give_up(spec.unit)  # it may not have reached the end of removed inputs
         self._drop_unused(leaving=spec)
 
     def _drop_unused(self, leaving: UnitSpec | None = None) -> None:
@@ -462,7 +462,7 @@ class NodeTasks:
         used = {c for task in self._tasks.values() for c in self._channels_of(task)}
         for task in self._tasks.values():
             spec = self._spec_of(task)
-            used |= self.units_of(spec).retired(spec.unit).keys()
+            used |= self.units_of(spec).channels.retired(spec.unit).keys()
         self._relays.keep_only(used, leaving)
 
     def _leave_retired(self, tasks: Iterable[Task]) -> None:
@@ -470,13 +470,13 @@ class NodeTasks:
         left = False
         for task in tasks:
             units, work = self._work(task)
-            if work.running is None or not (retired := units.retired(work.unit)):
+            if work.running is None or not (retired := units.channels.retired(work.unit)):
                 continue
             work.running.observe()
             at = work.running.positions
             with self._free(task) as free:
                 if free and at and (gone := retired.keys() - at.keys()):
-                    units.leave(work.unit, set(gone))
+                    units.channels.leave(work.unit, set(gone))
                     left = True
         if left:
             with self._lock:
@@ -504,7 +504,7 @@ class NodeTasks:
                 units, work = self._work(task)
                 for channel in work.spec.outputs:
                     with contextlib.suppress(BrokerAway):  # the unit's progress says so
-                        self._meters.note(channel.id, units.log(work.spec, channel).stats(), now)
+                        self._meters.note(channel.id, units.channels.log(work.spec, channel).stats(), now)
                         self._warn(channel.id, now)
             self.advance_time()
 
@@ -561,7 +561,7 @@ class NodeTasks:
         elif work is not None and (work.finished or (work.refused is not None and now < failures.due)):
             return
         try:
-            self.units_of(spec).reach_brokers(spec)
+            self.units_of(spec).channels.reach_brokers(spec)
             self._start(spec)
         except BrokerAway:  # a start would wait for it, and the other units with this one
             failures.due = time.monotonic() + _AGAIN

@@ -131,9 +131,9 @@ def _lay_out(units: Units, stand_in: Units, spec: UnitSpec, stage: UnitSpec, *, 
     """Write a sample of an input where the changed spec reads it."""
     stand_in.prepare(stage)
     for staged, channel in zip(stage.inputs, spec.inputs, strict=True):
-        log = stand_in.log(stage, staged)
+        log = stand_in.channels.log(stage, staged)
         log.create()
-        for rows, frontier in _newest(partial(units.log, spec, channel), channel.id):
+        for rows, frontier in _newest(partial(units.channels.log, spec, channel), channel.id):
             log.append(rows, epoch=1, batch=0, frontier=frontier)
         if end:
             log.end(1)

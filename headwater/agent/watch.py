@@ -93,7 +93,7 @@ def progress_of(
         def stats(channel: Channel, units: Units = units, work: Work = work) -> ChannelStats:
             if channel.id not in known:
                 try:
-                    known[channel.id] = units.log(work.spec, channel).stats()
+                    known[channel.id] = units.channels.log(work.spec, channel).stats()
                 except BrokerAway as error:
                     known[channel.id] = error
             if isinstance(found := known[channel.id], BrokerAway):
@@ -112,7 +112,7 @@ def progress_of(
                 try:
                     found = _channel(channel.id, stats(channel), meters, limit)
                     if channel.links and found.unread:
-                        found = replace(found, oldest_s=_oldest(units.log(work.spec, channel), time.time()))
+                        found = replace(found, oldest_s=_oldest(units.channels.log(work.spec, channel), time.time()))
                 except BrokerAway:
                     found = channels_before.get(channel.id) or ChannelProgress(channel=channel.id)
                     found = replace(found, bytes_per_s=None, lasts_s=None, oldest_s=None)
@@ -258,7 +258,7 @@ def _rows_read(units: Units, work: Work, channel: Channel, at: int | None, stats
     if at is None:
         waiting = stats.unread.get(work.unit.checkpoint)
         return stats.rows - waiting.rows if waiting else 0
-    return units.log(work.spec, channel).totals(at)[0]
+    return units.channels.log(work.spec, channel).totals(at)[0]
 
 
 def _rows_out(units: Units, work: Work, stats: Callable[[Channel], ChannelStats]) -> int:

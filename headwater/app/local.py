@@ -235,7 +235,7 @@ class LocalRun:
             return
         spec = spec_of(self.plan, unit.id)
         try:
-            self._deployed.units_of(spec).reach_brokers(spec)
+            self._deployed.units_of(spec).channels.reach_brokers(spec)
             self._deployed.start(spec)
         except BrokerAway:
             self._away[unit.id] = time.monotonic() + _AWAY_SECONDS

@@ -42,9 +42,12 @@ class NodeHeartbeats:
             self._told.discard(node)
             self._tell(deployments, f"agent of {node}", f"is reached again, after {now - since:.0f} s")
         agent, spark = self._last(node, deployments)
+        touched = deployments
+        if not agent:  # an agent that ended before its first report is known only to the one that replaced it
+            agent, touched = answer.former, answer.resumed.intersection(deployments)
         if agent and answer.agent and agent != answer.agent:
             before, new = agent.partition("-")[0], answer.agent.partition("-")[0]
-            self._tell(deployments, f"agent of {node}", f"has ended (process {before}) and runs again (process {new})")
+            self._tell(touched, f"agent of {node}", f"has ended (process {before}) and runs again (process {new})")
         if spark and answer.spark and spark != answer.spark:
             why = f": {answer.ending}" if answer.ending else ""
             self._tell(deployments, f"Spark of {node}", f"has ended and runs again{why}")

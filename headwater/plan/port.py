@@ -81,12 +81,14 @@ class NodeReport:
     """State of a node: its deployments by name, and the last order of each unit.
 
     ``agent`` and ``spark`` identify its processes; '' where there is none, or it is not known. ``ending``: how its
-    Spark ended last by itself.
+    Spark ended last by itself. ``former``: the agent before this one; ``resumed``: the deployments that it left.
     """
 
     progress: Mapping[str, Progress]
     units: Mapping[str, Mapping[Incarnation, Wanted]]
     agent: str = ""
+    former: str = ""
+    resumed: frozenset[str] = frozenset()
     spark: str = ""
     ending: str = ""
 

@@ -46,11 +46,6 @@ class Deployed:
         with closing(StoreReader.open(self.store)) as store:
             return any(text in event.text for event in store.events(NAME))
 
-    def reported(self, node: str) -> bool:
-        """Return whether the controller knows a node's agent: before that, it cannot tell the agent's end."""
-        with closing(StoreReader.open(self.store)) as store:
-            return any(r.node == node and r.progress is not None and r.progress.agent for r in store.reports(NAME))
-
     def behind(self, spec: UnitSpec) -> AgentClient:
         """Return a client of a unit's agent that belongs to no controller of this store."""
         return Agents(self.place).open(CONTINUUM.node(spec.unit.node), Stamps("another store", 1))
@@ -97,7 +92,6 @@ def test_what_is_killed_ended_or_started_is_put_right(
     kept = here.unit("rising")
 
     # An agent is killed while its units run, and another in the middle of a change.
-    until(lambda: here.reported(kept.unit.node), "the first report")
     killed = here.kill_agent(kept.unit.node)
     more()
     until(lambda: here.is_back(kept.unit.node, killed) and here.runs(kept), "the agent to come back")

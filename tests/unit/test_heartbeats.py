@@ -24,6 +24,7 @@ class Lives:
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site = site
         self.agent, self.spark, self.ending = "10-a", "20", ""
+        self.former, self.resumed = "", frozenset[str]()
         self.reached = True
         said = SimulatedNode.report
 
@@ -32,7 +33,8 @@ class Lives:
                 return said(node)
             if not self.reached:
                 raise Unavailable("nobody answers")
-            return replace(said(node), agent=self.agent, spark=self.spark, ending=self.ending)
+            found = replace(said(node), agent=self.agent, spark=self.spark, ending=self.ending)
+            return replace(found, former=self.former, resumed=self.resumed)
 
         monkeypatch.setattr(SimulatedNode, "report", report)
         monkeypatch.setattr(heartbeats, "SILENT", 0.0)
@@ -76,6 +78,19 @@ def test_the_next_controller_knows_what_was_reported_to_the_last_one(node: Lives
     node.site.restart()
     node.agent = "12-c"
     assert node.told() == [f"agent of {NODE} has ended (process 10) and runs again (process 12)"]
+
+
+def test_an_agent_that_ended_before_its_first_report_is_told_once(node: Lives) -> None:
+    node.agent, node.former, node.resumed = "11-b", "10-a", frozenset({"f"})
+    found = [f"agent of {NODE} has ended (process 10) and runs again (process 11)"]
+    assert node.told() == node.told() == found
+    node.site.restart()
+    assert node.told() == found
+
+
+def test_an_end_before_the_first_unit_of_a_deployment_is_not_told(node: Lives) -> None:
+    node.agent, node.former, node.resumed = "11-b", "10-a", frozenset({"another"})
+    assert node.told() == []
 
 
 def test_a_controller_that_was_killed_is_told(node: Lives) -> None:

@@ -145,7 +145,7 @@ def test_no_lag_is_negative_while_rows_arrive(tmp_path: Path) -> None:
     units = Units(Layout(tmp_path), Endpoint(tmp_path), UnitSettings(), share=True)  # type: ignore[arg-type]
     units.prepare(writer)
     units.prepare(reader)
-    log = units.log(writer, channel)
+    log = units.channels.log(writer, channel)
 
     class Arriving(Query):
         """A query that reads a batch which arrives while the query is observed."""

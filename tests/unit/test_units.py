@@ -36,7 +36,7 @@ def test_a_writer_opens_the_topic_that_its_reader_reads(tmp_path: Path) -> None:
         plan = build(builder.build(), Continuum.from_text(CONTINUUM.format(cloud=brokers[0], edge=brokers[1])))
         (channel,) = plan.channels
         logs = [
-            Units(Layout(tmp_path / case / name), endpoint, UnitSettings()).log(spec_of(plan, name), channel)
+            Units(Layout(tmp_path / case / name), endpoint, UnitSettings()).channels.log(spec_of(plan, name), channel)
             for name in (channel.producer, *channel.consumers)
         ]
         found[case] = [log.topic if isinstance(log, KafkaLog) else type(log) for log in logs]
