@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
 _AGAIN_KEPT = 4  # files that ask for one more batch, kept because Spark may repeat it
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
+_ASK = 2.0  # seconds between two requests about it
 _LOG = logging.getLogger(__name__)
 
 
@@ -445,10 +447,16 @@ class Units:
 
         threading.Thread(target=wait, daemon=True, name=f"settle {work.unit.id}").start()
         with self.asking_spark():
+            # The wait also ends when the query fails; a rare check is for an answer that was lost.
+            asked = time.monotonic()
             while not done.wait(_LOOK):
                 self.need_spark()
-                if stop.is_set() or running.failure(work.unit.id) is not None:
+                if stop.is_set():
                     return False
+                if time.monotonic() - asked > _ASK:
+                    asked = time.monotonic()
+                    if running.failure(work.unit.id) is not None:
+                        return False
             self.need_spark()
             return running.failure(work.unit.id) is None and not stop.is_set()
 

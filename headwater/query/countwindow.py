@@ -4,7 +4,7 @@ Rows are reduced to the keys and the *values* ``__v<n>``: the distinct expressio
 which come first, and of the aggregates. Which values are NULL stands in bit masks ``__n<n>`` of 60
 values each, because pandas would turn whole numbers with NULLs into floating point, and NULL into NaN.
 PySpark also takes the keys through pandas: keys that are numbers come once more, as ``__k<n>`` without
-NULLs, and with a mask ``__kn``.
+NULLs. Their bits follow those of the values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 VALUE = "__v"
 MASK = "__n"
-KEY, KEY_MASK = "__k", "__kn"
+KEY = "__k"
 _BITS = 60
 _ZERO = {"bigint": 0, "int": 0, "smallint": 0, "tinyint": 0, "boolean": False}
 _INEXACT = ("bigint", "int", "smallint", "tinyint", "double", "float")
@@ -67,11 +67,13 @@ def apply(operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *
         return _batch(rows, keys, calls, len(values), size, slide).select(*outputs)
     named = [column_of(k) for k in keys]
     inexact = {k: schema.column(k).type.text for k in operator.keys if schema.column(k).type.text in _INEXACT}
-    ready = rows.select(*named, *_filled(types), *_masks(len(values)), *_exact_keys(inexact))
+    nullable = [*(f"{VALUE}{n}" for n in range(len(values))), *map(quoted, inexact)]
+    columns = {k: column_of(k) for k in keys} | _filled(types) | _exact_keys(inexact) | _masks(nullable)
+    ready = rows.select(*(column.alias(name) for name, column in columns.items()))
     made = [replace(schema.column(k), name=k) for k in operator.keys] or [Column(ALL, INT)]
     made += [Column(f"__g{i}", t) for i, t in enumerate(parts.types)]
     processor = CountWindowProcessor(
-        columns=tuple(ready.columns),
+        columns=tuple(columns),
         keys=keys,
         inexact=tuple(inexact),
         orders=len(dict.fromkeys(order)),
@@ -89,34 +91,31 @@ def apply(operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *
     return windows.select(*outputs)
 
 
-def _filled(types: Sequence[str]) -> list[Expression]:
-    columns = []
+def _filled(types: Sequence[str]) -> dict[str, Expression]:
+    columns = {}
     for n, type_ in enumerate(types):
         value = F.col(f"{VALUE}{n}")
         if type_ in _ZERO:
-            value = F.coalesce(value, F.lit(_ZERO[type_]).cast(type_)).alias(f"{VALUE}{n}")
-        columns.append(value)
+            value = F.coalesce(value, F.lit(_ZERO[type_]).cast(type_))
+        columns[f"{VALUE}{n}"] = value
     return columns
 
 
-def _masks(count: int) -> list[Expression]:
-    masks = []
-    for first in range(0, count, _BITS):
-        bits = [f"IF({VALUE}{n} IS NULL, {1 << (n - first)}L, 0L)" for n in range(first, min(count, first + _BITS))]
-        masks.append(expression(" + ".join(bits)).alias(f"{MASK}{first // _BITS}"))
-    return masks
-
-
-def _exact_keys(inexact: Mapping[str, str]) -> list[Expression]:
-    """Return keys without NULLs, and a mask of their NULLs."""
-    if not inexact:
-        return []
-    keys = [
-        expression(f"coalesce({quoted(k)}, CAST(0 AS {type_}))").alias(f"{KEY}{n}")
+def _exact_keys(inexact: Mapping[str, str]) -> dict[str, Expression]:
+    """Return keys without NULLs."""
+    return {
+        f"{KEY}{n}": expression(f"coalesce({quoted(k)}, CAST(0 AS {type_}))")
         for n, (k, type_) in enumerate(inexact.items())
-    ]
-    bits = [f"IF({quoted(k)} IS NULL, {1 << n}L, 0L)" for n, k in enumerate(inexact)]
-    return [*keys, expression(" + ".join(bits)).alias(KEY_MASK)]
+    }
+
+
+def _masks(columns: Sequence[str]) -> dict[str, Expression]:
+    """Return the bit masks of columns that are NULL, 60 in each."""
+    masks = {}
+    for first in range(0, len(columns), _BITS):
+        bits = [f"IF({c} IS NULL, {1 << n}L, 0L)" for n, c in enumerate(columns[first : first + _BITS])]
+        masks[f"{MASK}{first // _BITS}"] = expression(" + ".join(bits))
+    return masks
 
 
 def _batch(
@@ -220,7 +219,10 @@ class CountWindowProcessor(StatefulProcessor):
             yield key, fresh
             return
         keys = [fresh.pop(f"{KEY}{n}") for n in range(len(self._inexact))]
-        nulls = fresh.pop(KEY_MASK)
+        values = sum(name.startswith(VALUE) for name in fresh)
+        nulls = [_nulls(fresh, values + n) for n in range(len(self._inexact))]
+        for name in [name for name in fresh if name.startswith(MASK)][-(-values // _BITS) :]:
+            del fresh[name]  # the state has masks of values only
         for exact, chosen in _exact(key, [self._keys.index(k) for k in self._inexact], keys, nulls):
             yield exact, fresh if chosen is None else {name: values[chosen] for name, values in fresh.items()}
 
@@ -265,21 +267,25 @@ class CountWindowProcessor(StatefulProcessor):
 
 
 def _exact(
-    key: Any, places: Sequence[int], keys: Sequence[np.ndarray[Any, Any]], nulls: np.ndarray[Any, Any]
+    key: Any,
+    places: Sequence[int],
+    keys: Sequence[np.ndarray[Any, Any]],
+    nulls: Sequence[np.ndarray[Any, Any] | None],
 ) -> Iterator[tuple[tuple[Any, ...], np.ndarray[Any, Any] | None]]:
     """Yield each distinct key among rows whose keys pandas made equal, and the numbers of its rows; None for all.
 
     A key that pandas left as it was is ``key`` itself: its state needs no other key.
-    ``keys`` are the exact values at ``places`` of the key, and bit n of ``nulls`` says that the n-th is NULL.
+    ``keys`` are the exact values at ``places`` of the key, ``nulls`` their masks, None where none is NULL.
     """
     import numpy as np
 
-    same = all(bool((values == values[0]).all()) for values in (*keys, nulls))
+    masks = [mask for mask in nulls if mask is not None]
+    same = all(bool((values == values[0]).all()) for values in (*keys, *masks))
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for row in range(1 if same else len(nulls)):
+    for row in range(1 if same else len(keys[0])):
         exact = list(key)
-        for n, place in enumerate(places):
-            exact[place] = None if nulls[row] >> n & 1 else keys[n][row].item()
+        for values, mask, place in zip(keys, nulls, places, strict=True):
+            exact[place] = None if mask is not None and mask[row] else values[row].item()
         groups.setdefault(tuple(exact), []).append(row)
     for found, chosen in groups.items():
         kept = all(type(now) is type(was) and now == was for now, was in zip(found, key, strict=True))

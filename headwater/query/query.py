@@ -135,9 +135,7 @@ class Running:
     def wait_until_ready(self) -> None:
         """Wait until the query has its sources, or has failed."""
         deadline = time.monotonic() + READY_SECONDS
-        while time.monotonic() < deadline and self.query.isActive:
-            if "nitializing" not in self.query.status["message"]:
-                return
+        while time.monotonic() < deadline and "nitializing" in self.query.status["message"]:
             time.sleep(0.02)
 
     @property
