@@ -138,6 +138,21 @@ def _keeps(plan: DeploymentPlan, unit: str) -> bool:
     return is_stateful(plan.dataflow, plan.unit(unit))
 
 
+def _starts_together(steps: Iterable[Step]) -> list[Step]:
+    """Put the starts of successive units behind their preparation, so that nodes start them side by side."""
+    found: list[Step] = []
+    starts: list[Start] = []
+    for step in steps:
+        if isinstance(step, Start):
+            starts.append(step)
+            continue
+        if not isinstance(step, Prepare) or any(start.unit == step.unit for start in starts):
+            found += starts
+            starts = []
+        found.append(step)
+    return found + starts
+
+
 Placed = tuple[Incarnation, UnitStatus]
 
 
@@ -228,7 +243,7 @@ class _Ordering:
             steps += self._leave(late[0])
         # A stopped unit is prepared at once, for an early start.
         rest = sorted(steps[before:], key=lambda s: not (isinstance(s, Prepare) and s.unit in at_the_cut))
-        return (*steps[:before], *rest, *self._forget_last())
+        return (*steps[:before], *_starts_together(rest), *self._forget_last())
 
     def _by_place(self, units: Iterable[Unit]) -> list[Unit]:
         return sorted(units, key=lambda u: _place(self._plan, u))
