@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 _AGAIN_KEPT = 4  # files that ask for one more batch, kept because Spark may repeat it
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
 _ASK = 2.0  # seconds between two requests about it
+_TRIES = 50  # requests to wait for a query that fails without an end of the query
 _LOG = logging.getLogger(__name__)
 
 
@@ -438,27 +439,40 @@ class Units:
 
     def _settled(self, work: Work, running: Running, stop: threading.Event) -> bool:
         """Wait until a query has nothing left to do; False when it failed or ``stop`` was set."""
-        done = threading.Event()
+        error: Exception | None = None
+        with self.asking_spark():
+            for _ in range(_TRIES):
+                error = self._processed(work, running, stop)
+                if stop.is_set() or running.failure(work.unit.id) is not None:
+                    return False
+                if error is None:
+                    return True
+                stop.wait(_LOOK)  # Spark tells the error of a query before the query has ended
+            raise RuntimeFailure(f"Spark does not say when its input is used up: {error}", where=f"unit {work.unit.id}")
+
+    def _processed(self, work: Work, running: Running, stop: threading.Event) -> Exception | None:
+        """Wait until Spark answers that a query has processed its input, or has failed; return Spark's error."""
+        done, errors = threading.Event(), list[Exception]()
 
         def wait() -> None:
-            with contextlib.suppress(Exception):  # ask the query itself for its error
+            try:
                 running.query.processAllAvailable()
+            except Exception as error:
+                errors.append(error)
             done.set()
 
         threading.Thread(target=wait, daemon=True, name=f"settle {work.unit.id}").start()
-        with self.asking_spark():
-            # The wait also ends when the query fails; a rare check is for an answer that was lost.
-            asked = time.monotonic()
-            while not done.wait(_LOOK):
-                self.need_spark()
-                if stop.is_set():
-                    return False
-                if time.monotonic() - asked > _ASK:
-                    asked = time.monotonic()
-                    if running.failure(work.unit.id) is not None:
-                        return False
+        asked = time.monotonic()
+        while not done.wait(_LOOK):
             self.need_spark()
-            return running.failure(work.unit.id) is None and not stop.is_set()
+            if stop.is_set():
+                return None
+            if time.monotonic() - asked > _ASK:  # an answer may be lost
+                asked = time.monotonic()
+                if running.failure(work.unit.id) is not None:
+                    return None
+        self.need_spark()
+        return errors[0] if errors else None
 
     # ------------------------------------------------------------ observation
 

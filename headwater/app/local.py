@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -60,6 +61,7 @@ STORE = "run.db"
 
 _LOG = logging.getLogger(__name__)
 _LOOK = 0.02  # seconds between two attempts at a step
+_ASK = 0.5  # seconds between two requests for the state of all queries, while units finish
 _LEASE = 30.0
 _STUMBLES = 3  # restarts of a unit after errors of Spark itself
 _AWAY_SECONDS = 1.0  # seconds between two looks for a broker that a unit waits for
@@ -114,6 +116,7 @@ class LocalRun:
         """Units that wait for a broker, and when it is looked for again (monotonic seconds)."""
         self._mending = threading.Lock()
         self._acting = threading.Lock()
+        self._asked = -math.inf
         self._deployed: NodeTasks | None = None
 
     # ------------------------------------------------------------ life
@@ -258,6 +261,9 @@ class LocalRun:
         """Return whether a drain is still running; raise the error of a unit that has failed for good."""
         assert self._deployed is not None
         self._need_spark()
+        if time.monotonic() - self._asked < _ASK:
+            return stop is None or not stop.is_set()
+        self._asked = time.monotonic()
         active = self._deployed.active_runs()
         for unit in self.plan.units:
             if not self._mend(unit, active) and (error := self._deployed.failure(unit.id)) is not None:

@@ -179,14 +179,14 @@ class Executor:
                 port.load(spec, step.transfer, step.saved)
             case Finish():
                 if not port.finish(spec):
-                    return self._later(f"{step.unit} has input left")
+                    return self._later(f"{step.unit} has input left", at_least=_SOON)
             case Forget():
                 if not port.forget(spec):
                     return self._later(f"the output of {step.unit} is still being read")
         return Attempt(done=True)
 
-    def _later(self, note: str) -> Attempt:
-        return Attempt(done=False, wait=self._look, note=note)
+    def _later(self, note: str, *, at_least: float = 0.0) -> Attempt:
+        return Attempt(done=False, wait=max(self._look, at_least), note=note)
 
     def _drain(self, step: Drain, spec: UnitSpec, port: NodePort) -> Attempt:
         try:

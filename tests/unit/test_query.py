@@ -15,7 +15,7 @@ import pytest
 from headwater.agent.units import Units
 from headwater.agent.watch import progress_of
 from headwater.agent.work import Work
-from headwater.core.errors import RuntimeFailure, Unavailable, UserCodeError
+from headwater.core.errors import RuntimeFailure, SparkStumbled, Unavailable, UserCodeError
 from headwater.disk.layout import Layout
 from headwater.disk.ports import free_ports
 from headwater.disk.settings import UnitSettings
@@ -207,3 +207,28 @@ def test_all_units_are_asked_for_at_once(tmp_path: Path) -> None:
     asked.clear()
     progress_of([(units, work) for work in works])
     assert asked == ["a", "b"], "without an answer each is asked; the ended one is known"
+
+
+def test_a_query_whose_error_is_told_before_its_end_has_not_settled(tmp_path: Path) -> None:
+    """Input that was taken for used up would be late, and lost, once the query starts again."""
+
+    class Failing(Query):
+        asked = 0
+
+        @property
+        def isActive(self) -> bool:  # type: ignore[override]  # noqa: N802
+            self.asked += 1
+            return self.asked < 3
+
+        def processAllAvailable(self) -> None:  # noqa: N802 (Spark's name)
+            raise RuntimeError("stream failed")
+
+        def exception(self) -> str:
+            return "java.io.OptionalDataException"
+
+    units = Units(Layout(tmp_path), Endpoint(tmp_path), UnitSettings(), share=True)  # type: ignore[arg-type]
+    plan = FIRST.plan()
+    unit = units.enter(spec_of(plan, plan.units[0].id))
+    unit.running = Running(object.__new__(Failing))
+    with pytest.raises(SparkStumbled):
+        units.settle(unit.unit.id)
