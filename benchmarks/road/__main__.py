@@ -258,7 +258,7 @@ class Trial:
         """Return the processes of this trial whose parents are not of it."""
         home = str(self.place)
         own = {}
-        for entry in os.listdir("/proc"):
+        for entry in filter(str.isdigit, os.listdir("/proc")):
             try:
                 command = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace")
                 parent = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
