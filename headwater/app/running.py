@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import threading
@@ -19,6 +20,7 @@ from headwater.control.store import Store
 from headwater.core.errors import ContinuumError, DeploymentError, RuntimeFailure
 from headwater.core.metrics import Progress
 from headwater.dataflow.sinks import ConsoleSink
+from headwater.dataflow.sources import FileSource, SensorSource
 from headwater.disk.durable import make_directory
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.spec import spec_of
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from headwater.app.local import LocalRun
     from headwater.spark.endpoint import LocalEndpoint
 
+_LITTLE = 32 * 2**20  # bytes of input of a short run
+_SENSOR_BYTES = 64  # of a row of a generator
 WhenFull = Literal["block", "drop_oldest", "drop_newest", "fail"]
 Delivery = Literal["exactly_once", "at_least_once"]
 
@@ -50,8 +54,8 @@ class RunSettings:
     memory_mb: int = 1024
     spark: SparkSettings = field(default_factory=SparkSettings)
     """Packages and settings of Spark, beside those of the zones; these win."""
-    quick: bool = False
-    """Start Spark with half the processor time, at the price of throughput later."""
+    quick: bool | None = None
+    """Start Spark with half the processor time, at the price of throughput later; None: where the input is small."""
     max_buffer: int = 2**30
     when_full: WhenFull = "block"
     delivery: Delivery = "exactly_once"
@@ -127,7 +131,7 @@ def run(
             python_path=settings.python_path,
             extra_conf=dict(given.conf),
             packages=given.packages,
-            quick=settings.quick,
+            quick=_is_short(plan, settings) if settings.quick is None else settings.quick,
             small=given.small,
         )
         try:
@@ -158,6 +162,37 @@ def run(
             if endpoint is None:
                 spark.stop()
     return RunOutcome(progress=progress, drained=drained, seconds=time.monotonic() - begun, found=found)
+
+
+def _is_short(plan: DeploymentPlan, settings: RunSettings) -> bool:
+    """Return whether a run ends with little input, so that starting takes longer than computing."""
+    if not settings.until_drained:
+        return False
+    left = _LITTLE
+    for source in plan.dataflow.sources:
+        if isinstance(source, SensorSource) and source.rows is not None:
+            left -= source.rows * len(plan.dataflow.locations or plan.continuum.locations) * _SENSOR_BYTES
+        elif isinstance(source, FileSource) and "://" not in source.path:
+            for location in plan.dataflow.locations or plan.continuum.locations:
+                left -= _size(source.path.replace("{location}", location), left)
+        else:
+            return False
+        if left < 0:
+            return False
+    return True
+
+
+def _size(path: str, limit: int) -> int:
+    """Return the size of the files below a path, which may be a pattern; stop counting above the limit."""
+    total = 0
+    for found in glob.iglob(path):
+        files = (Path(at, name) for at, _, names in os.walk(found) for name in names)
+        for file in files if Path(found).is_dir() else (Path(found),):
+            with contextlib.suppress(OSError):
+                total += file.stat().st_size
+            if total > limit:
+                return total
+    return total
 
 
 def spark_settings(plan: DeploymentPlan, given: SparkSettings) -> SparkSettings:

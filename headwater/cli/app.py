@@ -37,7 +37,7 @@ from headwater.cli.control import Append, ContinuumFile, Flow, Overwrite, Reset,
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.signals import STOPS, on_signals
-from headwater.cli.sparkoptions import Conf, ConfFile, Packages, Quick, spark_settings
+from headwater.cli.sparkoptions import Conf, ConfFile, Packages, QuickRun, spark_settings
 from headwater.cli.zone import Delivery, WhenFull, zone
 from headwater.core.environment import hide_environment
 from headwater.core.errors import HeadwaterError, RuntimeFailure
@@ -134,7 +134,7 @@ def run(
     packages: Packages = "",
     conf: Conf = None,
     conf_file: ConfFile = None,
-    quick: Quick = False,
+    quick: QuickRun = None,
     max_buffer: Annotated[
         str, typer.Option(help="Largest size of one channel on disk, from 4KiB.", parser=bounds.MAX_BUFFER)
     ] = "1GiB",

@@ -31,12 +31,15 @@ ConfFile = Annotated[
     ),
 ]
 
-Quick = Annotated[
-    bool,
+_QUICK = "Start Spark with half the processor time, at the price of throughput later: for short runs"
+Quick = Annotated[bool, typer.Option("--quick", envvar="HEADWATER_QUICK", help=f"{_QUICK}.")]
+QuickRun = Annotated[
+    bool | None,
     typer.Option(
-        "--quick",
+        "--quick/--no-quick",
         envvar="HEADWATER_QUICK",
-        help="Start Spark with half the processor time, at the price of throughput later: for short runs.",
+        help=f"{_QUICK}. Default: with --until-drained and at most 32 MiB of input.",
+        show_default=False,
     ),
 ]
 

@@ -411,3 +411,31 @@ def test_an_edit_of_the_same_size_in_the_same_second_is_seen(tmp_path: Path) -> 
             os.utime(path, (1_700_000_000, 1_700_000_000))
         keys.add(loading.load_dataflow(str(file)).dataflow.keys["out"])
         assert len(keys) == number + 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "format_", "mebibytes", "short"),
+    [
+        ("in/{location}", "csv", 1, True),
+        ("in/{location}", "csv", 40, False),
+        ("in/*/*.csv", "csv", 40, False),
+        ("nowhere", "json", 1, True),
+        ("s3a://bucket/in", "parquet", 1, False),
+    ],
+)
+def test_a_run_over_little_input_starts_quickly(
+    pattern: str, format_: str, mebibytes: int, short: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "in" / "L1" / "part").mkdir(parents=True)
+    with (tmp_path / "in" / "L1" / "part" / "a.csv").open("wb") as file:
+        file.truncate(mebibytes * 2**20)
+    (tmp_path / "in" / "L1" / "b.csv").touch()
+    if "*" in pattern:
+        (tmp_path / "in" / "L1" / "part" / "a.csv").rename(tmp_path / "in" / "L1" / "b.csv")
+    builder = hw.flow("f", locations=["L1"])
+    path = pattern if "://" in pattern else f"{tmp_path}/{pattern}"
+    builder.read.files(path, "v double", format=format_).write.memory("out")
+    plan = build(builder.build(), Continuum.from_text(ONE_ZONE))
+    drained = running.RunSettings(directory=tmp_path / "run", until_drained=True)
+    assert running._is_short(plan, drained) is short
+    assert not running._is_short(plan, replace(drained, until_drained=False))
