@@ -4,7 +4,8 @@ Rows are reduced to the keys and the *values* ``__v<n>``: the distinct expressio
 which come first, and of the aggregates. Which values are NULL stands in bit masks ``__n<n>`` of 60
 values each, because pandas would turn whole numbers with NULLs into floating point, and NULL into NaN.
 PySpark also takes the keys through pandas: keys that are numbers come once more, as ``__k<n>`` without
-NULLs. Their bits follow those of the values.
+NULLs. Their bits follow those of the values. Numbers in the order of arrival are packed by key before Spark
+shuffles them (see ``packing``); a packed row has bits of its keys in a mask ``__kn``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -21,12 +23,13 @@ from headwater.connectors.sparksql import column_of, expression
 from headwater.core.errors import UserCodeError
 from headwater.dataflow import stateful
 from headwater.dataflow.types import StreamType
+from headwater.query.packing import BITS, KEYS, NUMBERS, masks_of, pack, unpack
 from headwater.query.scan import ALL
 from headwater.query.sparktypes import spark_schema
 from headwater.sql.expressions import check
 from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import row_aggregates
-from headwater.sql.schema import INT, Column
+from headwater.sql.schema import BINARY, INT, Column
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,8 +39,7 @@ if TYPE_CHECKING:
 
 VALUE = "__v"
 MASK = "__n"
-KEY = "__k"
-_BITS = 60
+KEY, KEY_MASK = "__k", "__kn"
 _ZERO = {"bigint": 0, "int": 0, "smallint": 0, "tinyint": 0, "boolean": False}
 _INEXACT = ("bigint", "int", "smallint", "tinyint", "double", "float")
 """Types of keys whose NULLs pandas does not keep."""
@@ -65,13 +67,17 @@ def apply(operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *
     size, slide = operator.size, operator.slide or operator.size
     if not streaming:
         return _batch(rows, keys, calls, len(values), size, slide).select(*outputs)
-    named = [column_of(k) for k in keys]
+    own = [replace(schema.column(k), name=k) for k in operator.keys] or [Column(ALL, INT)]
     inexact = {k: schema.column(k).type.text for k in operator.keys if schema.column(k).type.text in _INEXACT}
-    nullable = [*(f"{VALUE}{n}" for n in range(len(values))), *map(quoted, inexact)]
-    columns = {k: column_of(k) for k in keys} | _filled(types) | _exact_keys(inexact) | _masks(nullable)
-    ready = rows.select(*(column.alias(name) for name, column in columns.items()))
-    made = [replace(schema.column(k), name=k) for k in operator.keys] or [Column(ALL, INT)]
-    made += [Column(f"__g{i}", t) for i, t in enumerate(parts.types)]
+    columns = {k: column_of(k) for k in keys}
+    if kinds := _packed_kinds(types, own, event_time):
+        rows = _packed(rows, own, kinds)
+        columns |= {name: F.col(name) for name in _names(len(values))} | _exact_keys(inexact)
+        if inexact:
+            (columns[KEY_MASK],) = _masks([quoted(k) for k in inexact]).values()
+    else:
+        nullable = [*(f"{VALUE}{n}" for n in range(len(values))), *map(quoted, inexact)]
+        columns |= _filled(types) | _exact_keys(inexact) | _masks(nullable)
     processor = CountWindowProcessor(
         columns=tuple(columns),
         keys=keys,
@@ -81,14 +87,34 @@ def apply(operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *
         size=size,
         slide=slide,
         event_time=event_time is not None,
+        packed=kinds,
     )
-    windows = ready.groupBy(*named).transformWithStateInPandas(
+    ready = rows.select(*(column.alias(name) for name, column in columns.items()))
+    windows = ready.groupBy(*map(column_of, keys)).transformWithStateInPandas(
         statefulProcessor=processor,
-        outputStructType=spark_schema(made),
+        outputStructType=spark_schema([*own, *(Column(f"__g{i}", t) for i, t in enumerate(parts.types))]),
         outputMode="Append",
         timeMode="EventTime" if event_time else "None",
     )
     return windows.select(*outputs)
+
+
+def _names(values: int) -> tuple[str, ...]:
+    """Return the columns of a number of values, and of the masks of packed ones."""
+    return (*(f"{VALUE}{n}" for n in range(values)), *(f"{MASK}{n}" for n in range(masks_of(values))))
+
+
+def _packed_kinds(types: Sequence[str], keys: Sequence[Column], event_time: str | None) -> tuple[str, ...]:
+    """Return numpy's types of the values if rows can be packed; Spark must see the time of each row itself."""
+    if event_time is not None or any(k.type.text not in KEYS for k in keys) or any(t not in NUMBERS for t in types):
+        return ()
+    return tuple(NUMBERS[t] for t in types) if len(keys) <= BITS else ()
+
+
+def _packed(rows: DataFrame, keys: Sequence[Column], kinds: tuple[str, ...]) -> DataFrame:
+    columns = [*keys, *(Column(name, BINARY) for name in _names(len(kinds)))]
+    function = partial(pack, names=tuple(c.name for c in columns), kinds=kinds)
+    return rows.mapInArrow(function, spark_schema(columns))
 
 
 def _filled(types: Sequence[str]) -> dict[str, Expression]:
@@ -112,9 +138,9 @@ def _exact_keys(inexact: Mapping[str, str]) -> dict[str, Expression]:
 def _masks(columns: Sequence[str]) -> dict[str, Expression]:
     """Return the bit masks of columns that are NULL, 60 in each."""
     masks = {}
-    for first in range(0, len(columns), _BITS):
-        bits = [f"IF({c} IS NULL, {1 << n}L, 0L)" for n, c in enumerate(columns[first : first + _BITS])]
-        masks[f"{MASK}{first // _BITS}"] = expression(" + ".join(bits))
+    for first in range(0, len(columns), BITS):
+        bits = [f"IF({c} IS NULL, {1 << n}L, 0L)" for n, c in enumerate(columns[first : first + BITS])]
+        masks[f"{MASK}{first // BITS}"] = expression(" + ".join(bits))
     return masks
 
 
@@ -169,6 +195,7 @@ class CountWindowProcessor(StatefulProcessor):
         size: int,
         slide: int,
         event_time: bool,
+        packed: tuple[str, ...] = (),
     ) -> None:
         self._columns = columns
         self._keys = keys
@@ -178,6 +205,7 @@ class CountWindowProcessor(StatefulProcessor):
         self._size = size
         self._slide = slide
         self._event_time = event_time
+        self._packed = packed
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state: the rows of unfinished windows and, in event-time order, pending rows."""
@@ -214,6 +242,9 @@ class CountWindowProcessor(StatefulProcessor):
         Where a batch has a NULL, whole numbers come as floating point: large ones may then be equal, and Spark
         would store the state under NULL.
         """
+        if self._packed:
+            yield from self._unpacked(key, rows)
+            return
         fresh = _joined([self._arrays(part) for part in rows])
         if not self._inexact:
             yield key, fresh
@@ -221,10 +252,25 @@ class CountWindowProcessor(StatefulProcessor):
         keys = [fresh.pop(f"{KEY}{n}") for n in range(len(self._inexact))]
         values = sum(name.startswith(VALUE) for name in fresh)
         nulls = [_nulls(fresh, values + n) for n in range(len(self._inexact))]
-        for name in [name for name in fresh if name.startswith(MASK)][-(-values // _BITS) :]:
+        for name in [name for name in fresh if name.startswith(MASK)][-(-values // BITS) :]:
             del fresh[name]  # the state has masks of values only
         for exact, chosen in _exact(key, [self._keys.index(k) for k in self._inexact], keys, nulls):
             yield exact, fresh if chosen is None else {name: values[chosen] for name, values in fresh.items()}
+
+    def _unpacked(self, key: Any, rows: Iterator[pd.DataFrame]) -> Iterator[tuple[Any, Rows]]:
+        import pandas as pd
+
+        part = pd.concat(list(rows))
+        groups: Iterator[tuple[Any, Any]] = iter([(key, None)])
+        if self._inexact:
+            column = {name: part.iloc[:, n].to_numpy() for n, name in enumerate(self._columns)}
+            count = len(self._inexact)
+            nulls = [column[KEY_MASK] >> n & 1 == 1 for n in range(count)]
+            places = [self._keys.index(k) for k in self._inexact]
+            groups = _exact(key, places, [column[f"{KEY}{n}"] for n in range(count)], nulls)
+        for exact, chosen in groups:
+            arrays = unpack(part if chosen is None else part.iloc[chosen], len(self._keys), self._packed)
+            yield exact, dict(zip(_names(len(self._packed)), arrays, strict=True))
 
     def _arrays(self, part: pd.DataFrame) -> Rows:
         # PySpark renames columns that begin with an underscore; their order it keeps.
@@ -312,7 +358,7 @@ def _deadlines(rows: Rows) -> np.ndarray[Any, Any]:
 
 def _nulls(rows: Rows, n: int) -> np.ndarray[Any, Any] | None:
     """Return a mask of the rows whose value is NULL; None when there are none."""
-    found = (rows[f"{MASK}{n // _BITS}"] >> (n % _BITS)) & 1 == 1
+    found = (rows[f"{MASK}{n // BITS}"] >> (n % BITS)) & 1 == 1
     return found if found.any() else None
 
 
