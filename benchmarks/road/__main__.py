@@ -209,6 +209,7 @@ class Trial:
             self._until(lambda: any(MORE in row for row in sink_rows(hours)["slow"]), f"rows of {MORE}")
             found["location_s"] = time.monotonic() - begun
             self._until_quiet(hours)
+            time.sleep(2 * self._idle)  # Spark's Python workers end after a minute without work
             found |= self._idling(up.pid)
             write_minutes(self._input, areas, MINUTES, 30, 1)
             before = len(sink_rows(hours)["slow"])
