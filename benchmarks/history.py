@@ -65,7 +65,7 @@ def plot(found: Sequence[Mapping[str, Any]], file: Path) -> None:
                 names, values, marker=marker, linestyle=style, label=f"{shape.replace('_', ' ')}, {rows:,} rows"
             )
     ratios.axhline(1.0, color="grey", linewidth=0.8)
-    ratios.set(ylim=(0, 1.1), ylabel="throughput, of plain Spark's")
+    ratios.set(ylim=(0, None), ylabel="throughput, of plain Spark's")
     ratios.legend(fontsize="small")
     for quantile in ("p50", "p95"):
         latency.plot(names, [one["two_hop_latency_s"][quantile] for one in found], marker="o", label=quantile)

@@ -43,6 +43,8 @@ from headwater.core.errors import ChannelError, DeploymentError
 _T = TypeVar("_T")
 
 _POLL = 0.02  # seconds between two checks for a new entry
+_IDLE_POLL = 0.1  # the same, for a log that has been silent for ``_IDLE`` seconds
+_IDLE = 2.0
 
 
 class LogService:
@@ -191,7 +193,8 @@ def _follow(
             where=str(log.path),
             hint="the log was replaced by a new one: remove the replicas of the old one",
         )
-    deadline = time.monotonic() + seconds
+    moved = time.monotonic()
+    deadline = moved + seconds
     spoken = 0.0
     while time.monotonic() < deadline and not closing.is_set():
         if seq < log.earliest():
@@ -202,7 +205,7 @@ def _follow(
             if now - spoken >= SIGN_OF_LIFE:
                 spoken = now
                 yield _chunk()
-            time.sleep(_POLL)
+            time.sleep(_IDLE_POLL if now - moved > _IDLE else _POLL)
             continue
         for entry in log.entries(seq, log.latest()):
             if entry.seq != seq:
@@ -211,6 +214,7 @@ def _follow(
             seq, piece, offset = seq + 1, 0, 0
             if time.monotonic() >= deadline or closing.is_set():
                 break
+        moved = time.monotonic()
         spoken = 0.0  # send a keep-alive at once: the next entry has not waited here
 
 
