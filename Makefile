@@ -38,7 +38,7 @@ demo: $(BASE) ## Run the demonstration on this machine; install only what it nee
 	@$(WITH_JAVA) $(BIN)/headwater demo
 
 # The longest files come first, so that both processes end at about the same time.
-test: test-setup ## Run all tests but the long ones (23 minutes on 2 cores)
+test: test-setup ## Run all tests but the long ones (20 minutes on 2 cores)
 	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules tests/deployments tests/simulation tests/web tests/conformance tests/unit headwater
 
 test-unit: setup ## Run the unit tests only

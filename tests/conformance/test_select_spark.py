@@ -264,7 +264,7 @@ JOINED = """
 """
 
 
-@pytest.mark.parametrize("decision", ["as marked", "unit per operator"])
+@pytest.mark.parametrize("decision", ["as marked", pytest.param("unit per operator", marks=pytest.mark.long)])
 def test_a_join_of_windows_equals_spark_sql(
     decision: str, endpoint: LocalEndpoint, spark: SparkSession, place: Path, views: None, tmp_path: Path
 ) -> None:
