@@ -3,7 +3,7 @@
 Road sensors of four areas report each minute. The dataflow runs over seven zones on this machine, once by
 ``headwater run --until-drained`` beside one PySpark batch job over the same files, and once by ``headwater up`` and
 ``apply``: the time until the first result, of an edited threshold, and of one more location; then idle, without and
-with new input. Rows of the sinks are compared with those of the batch job.
+with new input. The rows of the first run are compared with those of the batch job.
 
     python -m benchmarks.road [--quick] [--json FILE]
 """
@@ -90,11 +90,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class Weighed:
-    """The largest number and memory of the processes below one, and their processor seconds."""
+    """The largest number and memory of the processes below one."""
 
     processes: int = 0
     pss_mb: float = 0.0
-    cpu_s: float = 0.0
     _over: threading.Event = field(default_factory=threading.Event)
 
     def look(self, root: int) -> None:
@@ -102,7 +101,6 @@ class Weighed:
         found = list(below(root))
         self.processes = max(self.processes, len(found))
         self.pss_mb = round(max(self.pss_mb, sum(pss_mb(p.pid) for p in found)), 1)
-        self.cpu_s = max(self.cpu_s, round(sum(by_role(found).values()), 2))
 
     @contextmanager
     def watching(self, root: int) -> Iterator[None]:
@@ -155,9 +153,9 @@ class Trial:
             self._flow,
             "-c",
             str(self._file),
-            "--until-drained",
             "--dir",
             str(self.place / "run"),
+            "--until-drained",
         ]
         with (self.place / "run.log").open("ab") as log:
             process = subprocess.Popen(
@@ -196,25 +194,25 @@ class Trial:
         try:
             begun = time.monotonic()
             self._apply(AREAS)
-            hours = self.place / "live"
-            self._until(lambda: bool(sink_rows(hours)["slow"]), "the first result")
+            live = self.place / "live"
+            self._until(lambda: bool(sink_rows(live)["slow"]), "the first result")
             found["first_result_s"] = time.monotonic() - begun
-            self._until_quiet(hours)
+            self._until_quiet(live)
             found["edited_s"] = self._timed(lambda: self._apply(AREAS, limit="31"))
             areas = [*AREAS, MORE]
             write_minutes(self._input, [MORE], 0, MINUTES, 0)
             self._file.write_text(continuum(areas))
             begun = time.monotonic()
             self._apply(areas, limit="31")
-            self._until(lambda: any(MORE in row for row in sink_rows(hours)["slow"]), f"rows of {MORE}")
+            self._until(lambda: any(MORE in row for row in sink_rows(live)["slow"]), f"rows of {MORE}")
             found["location_s"] = time.monotonic() - begun
-            self._until_quiet(hours)
+            self._until_quiet(live)
             time.sleep(2 * self._idle)  # Spark's Python workers end after a minute without work
             found |= self._idling(up.pid)
             write_minutes(self._input, areas, MINUTES, 30, 1)
-            before = len(sink_rows(hours)["slow"])
+            before = len(sink_rows(live)["slow"])
             found["taken_up_s"] = self._timed(
-                lambda: self._until(lambda: len(sink_rows(hours)["slow"]) > before, "new input's results")
+                lambda: self._until(lambda: len(sink_rows(live)["slow"]) > before, "new input's results")
             )
         finally:
             down = [*HEADWATER, "down", "--home", str(self.place / "home")]
@@ -301,7 +299,7 @@ def main() -> None:
     parser = common.arguments(__doc__.splitlines()[0], repeats=3)
     options = parser.parse_args()
     known = common.facts(quick=options.quick)
-    plan = build(road("in/{location}", "out", AREAS, "30"), Continuum.from_text(continuum(AREAS)))
+    plan = build(road("in", "out", AREAS, "30"), Continuum.from_text(continuum(AREAS)))
     size = {"rows": len(AREAS) * MINUTES * DETECTORS, "units": len(plan.units), "zones": len(AREAS) + 3}
     print(f"{size['rows']:,} rows, {size['units']} units, {size['zones']} zones")
     runs = []

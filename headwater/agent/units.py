@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 _AGAIN_KEPT = 4  # files that ask for one more batch, kept because Spark may repeat it
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
 _ASK = 2.0  # seconds between two requests about it
-_TRIES = 50  # requests to wait for a query that fails without an end of the query
+_TRIES = 50  # waits for a query that end with an error while Spark reports the query as active
 _LOG = logging.getLogger(__name__)
 
 
@@ -448,7 +448,11 @@ class Units:
                 if error is None:
                     return True
                 stop.wait(_LOOK)  # Spark tells the error of a query before the query has ended
-            raise RuntimeFailure(f"Spark does not say when its input is used up: {error}", where=f"unit {work.unit.id}")
+            raise RuntimeFailure(
+                f"waiting for the end of its input failed, while its query runs: {error}",
+                where=f"unit {work.unit.id}",
+                hint=f"read {self.endpoint.directory / LOG}; run again: it continues where it stopped",
+            )
 
     def _processed(self, work: Work, running: Running, stop: threading.Event) -> Exception | None:
         """Wait until Spark answers that a query has processed its input, or has failed; return Spark's error."""

@@ -261,13 +261,12 @@ class LocalRun:
         """Return whether a drain is still running; raise the error of a unit that has failed for good."""
         assert self._deployed is not None
         self._need_spark()
-        if time.monotonic() - self._asked < _ASK:
-            return stop is None or not stop.is_set()
-        self._asked = time.monotonic()
-        active = self._deployed.active_runs()
-        for unit in self.plan.units:
-            if not self._mend(unit, active) and (error := self._deployed.failure(unit.id)) is not None:
-                raise error
+        if time.monotonic() - self._asked >= _ASK:
+            self._asked = time.monotonic()
+            active = self._deployed.active_runs()
+            for unit in self.plan.units:
+                if not self._mend(unit, active) and (error := self._deployed.failure(unit.id)) is not None:
+                    raise error
         return stop is None or not stop.is_set()
 
     def settle(self) -> None:

@@ -168,12 +168,12 @@ def _is_short(plan: DeploymentPlan, settings: RunSettings) -> bool:
     """Return whether a run ends with little input, so that starting takes longer than computing."""
     if not settings.until_drained:
         return False
-    left = _LITTLE
+    left, locations = _LITTLE, plan.dataflow.locations or plan.continuum.locations
     for source in plan.dataflow.sources:
         if isinstance(source, SensorSource) and source.rows is not None:
-            left -= source.rows * len(plan.dataflow.locations or plan.continuum.locations) * _SENSOR_BYTES
+            left -= source.rows * len(locations) * _SENSOR_BYTES
         elif isinstance(source, FileSource) and "://" not in source.path:
-            for location in plan.dataflow.locations or plan.continuum.locations:
+            for location in locations if source.per_location else locations[:1]:
                 left -= _size(source.path.replace("{location}", location), left)
         else:
             return False

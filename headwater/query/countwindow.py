@@ -106,9 +106,8 @@ def _names(values: int) -> tuple[str, ...]:
 
 def _packed_kinds(types: Sequence[str], keys: Sequence[Column], event_time: str | None) -> tuple[str, ...]:
     """Return numpy's types of the values if rows can be packed; Spark must see the time of each row itself."""
-    if event_time is not None or any(k.type.text not in KEYS for k in keys) or any(t not in NUMBERS for t in types):
-        return ()
-    return tuple(NUMBERS[t] for t in types) if len(keys) <= BITS else ()
+    packable = all(k.type.text in KEYS for k in keys) and all(t in NUMBERS for t in types) and len(keys) <= BITS
+    return tuple(NUMBERS[t] for t in types) if packable and event_time is None else ()
 
 
 def _packed(rows: DataFrame, keys: Sequence[Column], kinds: tuple[str, ...]) -> DataFrame:
