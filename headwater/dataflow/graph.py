@@ -34,7 +34,7 @@ KINDS: Mapping[str, type[ops.Operator]] = {
     c.kind: c
     for c in (
         sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource,
-        ops.Where, ops.Select, ops.Explode, ops.Union, ops.MapBatches, ops.Transform, ops.Watermark,
+        ops.Where, ops.Select, ops.Explode, ops.Union, ops.ToLocations, ops.MapBatches, ops.Transform, ops.Watermark,
         stateful.Aggregate, stateful.Dedup, stateful.Join, stateful.CountWindow, stateful.Scan,
         sinks.FileSink, sinks.ConsoleSink, sinks.MemorySink, sinks.CallbackSink, sinks.KafkaSink,
         sinks.JdbcSink,

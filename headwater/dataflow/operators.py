@@ -18,7 +18,7 @@ from headwater.core.rules import ANYTHING, OneLine, Refused, Rule, Span, rule_of
 from headwater.core.text import cut
 from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.function import PythonFunction
-from headwater.dataflow.settings import Duration, DurationOrNone
+from headwater.dataflow.settings import ColumnName, Duration, DurationOrNone
 from headwater.dataflow.types import EventTime, StreamType, idle_together, is_time
 from headwater.sql.expressions import check, check_condition
 from headwater.sql.lexer import quoted
@@ -240,6 +240,37 @@ class Union(Operator):
     def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
         # The inputs' order is irrelevant, unless it determines the order of the columns.
         return {"columns": list(inputs[0].schema.names)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToLocations(Operator):
+    """Give rows to locations: each row to the one that its ``column`` names, or with ``copies`` a copy to each one.
+
+    Rows that name no location of the dataflow go nowhere. With ``copies``, ``column`` is a new one that holds the
+    location's name. Run at a location, the operator gives the rows of that location only.
+    """
+
+    kind: ClassVar[str] = "to_locations"
+    shown: ClassVar[tuple[str, ...]] = ("column",)
+    column: ColumnName
+    copies: bool
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        source, column = inputs[0], self.column
+        known = {c.name.lower(): c for c in source.schema.columns}
+        if self.copies:
+            if column.lower() in known:
+                raise self.error(f"location_as='{column}' names an existing column", "choose another name")
+            columns = [*source.schema.columns, Column(column, DataType.parse("string"))]
+            return StreamType(checked_schema(self, columns), source.event_time, frozenset((column,)))
+        check(quoted(column), source.schema, where=self.where)
+        found = known[column.lower()]
+        if found.type.text != "string":
+            raise self.error(
+                f"by='{column}' is {found.type.text}: it must hold the names of locations",
+                "make it a string: with_column('place', 'CAST(... AS STRING)')",
+            )
+        return StreamType(source.schema, source.event_time, frozenset((found.name,)))
 
 
 @dataclass(frozen=True, kw_only=True)

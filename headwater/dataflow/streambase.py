@@ -107,12 +107,25 @@ class StreamBase(habits.NameGuard):
 
     # ------------------------------------------------------------ place and name
 
-    def to_layer(self, layer: Place) -> Self:
+    def to_layer(self, layer: Place, *, by: ColumnName | None = None, location_as: ColumnName | None = None) -> Self:
         """Run the following operators in this layer, in every zone of it that covers a location of the dataflow.
 
-        It drops earlier requirements: ``.to_layer("cloud").require("gpu = true")``.
+        It drops earlier requirements: ``.to_layer("cloud").require("gpu = true")``. A lower layer gets the rows of
+        its own locations. ``by``: the column that names a row's location, where it is not a location column already;
+        rows that name none are dropped. ``location_as``: each location gets a copy of every row, with its own name as
+        this column.
         """
-        return replace(self, next_layer=layer, next_requires=Requirement())
+        stream = replace(self, next_layer=layer, next_requires=Requirement())
+        column = by if by is not None else location_as
+        if column is None:
+            return stream
+        if by is not None and location_as is not None:
+            raise DataflowError(
+                "to_layer takes either by or location_as",
+                where=f"to_layer after '{self.operator.id}'",
+                hint="by='site' for rows that name their location; location_as='site' for a copy to each location",
+            )
+        return stream._then(ops.ToLocations, column=column, copies=by is None)
 
     def require(self, *predicates: Place) -> Self:
         """Run later operators only on hosts with these capabilities: ``require("gpu = true", "n_cpu >= 4")``."""

@@ -1,8 +1,8 @@
 """Build a plan from dataflow and continuum: layers, hosts, cuts, units, channels. Pure.
 
 Model: FlowUnits, section III. Contiguous operators on the same hosts for the same locations form a unit; the
-job's locations decide which zones get an instance of it; requirements decide the hosts inside a zone; data
-moves only up the tree of zones.
+job's locations decide which zones get an instance of it; requirements decide the hosts inside a zone. Data moves up
+the tree of zones, and down where rows name their location.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import networkx as nx
+
 from headwater.continuum.model import Continuum, Zone, strongest
 from headwater.core.errors import ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.core.requirement import Requirement
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.operators import Select, Watermark
+from headwater.dataflow.operators import Select, ToLocations, Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.plan.deployment import Deployment, Edge, HostNames, Placement
@@ -290,24 +292,50 @@ def _runs(dataflow: Dataflow, continuum: Continuum, deployment: Deployment, grou
         alike.setdefault((group.layer, tuple(operators)), []).append((group, locations))
     # A watermark stays with its input: it only marks the stream.
     cuts = {(p, c) for p, c in deployment.cuts if c in dataflow and not isinstance(dataflow[c], Watermark)}
-    numbered = []
-    for (_, inside), places in alike.items():
-        hosts = {i: tuple(deployment.placement[i, x[0]] for _, x in places) for i in inside}
-        found = pieces(dataflow, cuts, hosts.__getitem__, inside)
-        numbered += [(piece, places) for piece in found]
-    runs = [
-        _Run(piece, group, locations, number)
-        for number, (piece, places) in enumerate(numbered)
-        for group, locations in places
-    ]
-    return _in_order(dataflow, runs)
+    apart: set[str] = set()
+    while True:
+        numbered = []
+        for (_, inside), places in alike.items():
+            hosts = {i: tuple(deployment.placement[i, x[0]] for _, x in places) for i in inside}
+            numbered += [(p, places) for p in pieces(dataflow, cuts, hosts.__getitem__, inside, apart)]
+        runs = [
+            _Run(piece, group, locations, number)
+            for number, (piece, places) in enumerate(numbered)
+            for group, locations in places
+        ]
+        takers = _takers(runs)
+        feeds = [_readers(dataflow, takers, run, run.operators) for run in runs]
+        if (ordered := _in_order(dataflow, runs, feeds)) is not None:
+            return ordered
+        waiting = {id_ for n in _waiting_for_themselves(feeds) for id_ in runs[n].operators}
+        if waiting <= apart:
+            cuts |= _further_cuts(dataflow, (run.operators for run in runs if waiting & set(run.operators)), cuts)
+        apart |= waiting
 
 
-def _in_order(dataflow: Dataflow, runs: Sequence[_Run]) -> tuple[_Run, ...]:
-    """Sort runs topologically, by their first operators; runs that are cut alike are adjacent."""
+def _waiting_for_themselves(feeds: Sequence[set[int]]) -> set[int]:
+    """Return the numbers of the runs that read their own output through other runs: data went down, and up again."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_edges_from((n, m) for n, readers in enumerate(feeds) for m in readers)
+    return {n for found in nx.strongly_connected_components(graph) if len(found) > 1 for n in found}
+
+
+def _further_cuts(dataflow: Dataflow, found: Iterable[tuple[str, ...]], cuts: set[Edge]) -> set[Edge]:
+    """Cut pieces where streams meet or part, else everywhere; single operators never wait for themselves."""
+    inner = {
+        (p, c) for piece in found for c in piece for p in dataflow[c].inputs
+        if p in piece and not isinstance(dataflow[c], Watermark)
+    }  # fmt: skip
+    forked = {(p, c) for p, c in inner if len(dataflow[c].inputs) > 1 or len(dataflow.consumers[p]) > 1}
+    return forked if forked - cuts else inner
+
+
+def _in_order(dataflow: Dataflow, runs: Sequence[_Run], feeds: Sequence[set[int]]) -> tuple[_Run, ...] | None:
+    """Sort runs topologically, by their first operators; runs that are cut alike are adjacent.
+
+    ``feeds``: for each run, the numbers of its readers. Return None if a run waits for itself.
+    """
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
-    takers = _takers(runs)
-    feeds = [_readers(dataflow, takers, run, run.operators) for run in runs]
     waiting = Counter(n for readers in feeds for n in readers)
     ready: list[tuple[int, int]] = []
     alike: dict[int, list[tuple[int, int]]] = {}
@@ -324,6 +352,8 @@ def _in_order(dataflow: Dataflow, runs: Sequence[_Run]) -> tuple[_Run, ...]:
     done: set[int] = set()
     while len(found) < len(runs):
         near = alike.get(found[-1].number) if found else None
+        if not (near or ready):
+            return None
         _, n = heapq.heappop(near or ready)
         if n in done:
             continue
@@ -353,8 +383,7 @@ def _takers(runs: Sequence[_Run]) -> Mapping[tuple[str, str], int]:
 def _readers(dataflow: Dataflow, takers: Mapping[tuple[str, str], int], run: _Run, outputs: Iterable[str]) -> set[int]:
     """Return the numbers of the runs that read outputs of a run."""
     consumers = {c for id_ in outputs for c in dataflow.consumers[id_] if c not in run.operators}
-    # The locations of a run stay together: one reader takes the rows of all of them.
-    return {takers[c, run.locations[0]] for c in consumers}
+    return {takers[c, x] for c in consumers for x in run.locations}
 
 
 def _channels(
@@ -372,22 +401,39 @@ def _channels(
                     continue
                 readers = sorted(_readers(dataflow, takers, run, [id_]))
                 reading = [u for n in readers for u in units[n]]
-                routes = {u.id: tuple(x.name for x in continuum.links_up(unit.zone, u.zone)) for u in reading}
+                routes = {u.id: tuple(x.name for x in continuum.links_between(unit.zone, u.zone)) for u in reading}
                 event_time = dataflow.types[id_].event_time
                 tag = tag_of(dataflow.keys[id_])
                 broker = _broker(continuum, unit.zone, [u.zone for u in reading])
-                channels.append(Channel(id_, unit.node, unit.zone, tag, unit.id, routes, event_time, unit.part, broker))
+                located = _located(dataflow, run, id_, reading)
+                channels.append(
+                    Channel(id_, unit.node, unit.zone, tag, unit.id, routes, event_time, unit.part, broker, located)
+                )
     return tuple(channels)
 
 
-def _broker(continuum: Continuum, zone: str, readers: Iterable[str]) -> str | None:
-    """Return the zone whose broker holds a channel: the nearest on the path to its lowest reader.
+def _located(dataflow: Dataflow, run: _Run, id_: str, readers: Iterable[Unit]) -> dict[str, str]:
+    """Return, for the readers of an operator's stream that take only the rows of their locations, its column."""
+    columns = sorted(dataflow.types[id_].located_by)
+    own = set(run.locations)
+    return {
+        unit.id: columns[0]
+        for unit in readers
+        if own - set(unit.locations)
+        and not all(isinstance(dataflow[c], ToLocations) for c in dataflow.consumers[id_] if c in unit.operators)
+    }
 
-    A broker further up would be far from both ends. None if there is none, or if none is wanted.
+
+def _broker(continuum: Continuum, zone: str, readers: Iterable[str]) -> str | None:
+    """Return the zone whose broker holds a channel: the nearest on the path to its lowest reader above.
+
+    A broker further up would be far from both ends; one further down would have the rows of one zone's readers only.
+    None if there is none, or if none is wanted.
     """
     if continuum.zone(zone).channels == "filelog":
         return None
-    ways = [continuum.path_up(zone, reader) for reader in readers]
+    above = {zone, *(z.name for z in continuum.ancestors(zone))}
+    ways = [continuum.path_up(zone, reader) for reader in readers if reader in above]
     way = min(ways, key=len, default=(continuum.zone(zone),))
     return next((z.name for z in way if z.broker is not None), None)
 

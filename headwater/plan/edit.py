@@ -7,7 +7,7 @@ move may be limited to one location.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -74,7 +74,7 @@ def edited(plan: DeploymentPlan, edit: Edit) -> Deployment:
 def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None = None) -> Deployment:
     """Put an operator into another layer or onto a host, with the neighbours that must follow.
 
-    Upwards, all operators after it follow, downwards all before it, since data moves only up. The name of a unit
+    Upwards, the operators after it follow, downwards those before it, except over a way down the tree. The name of a unit
     stands for its operators except sources, with its node for its locations only. ``location`` limits the move to
     the rows of one location. Raises PlacementError if a source would have to move: its data stays where it is.
     """
@@ -131,10 +131,17 @@ def _in_layer(plan: DeploymentPlan, operator: str, layer: str, moving: Iterable[
 
 
 def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer: str) -> list[str]:
-    """Return the operators of one location that a move takes along."""
+    """Return the operators of one location that a move takes along.
+
+    Operators that read a stream from above keep doing so: beyond them nothing follows.
+    """
     flow, height = plan.dataflow, plan.continuum.layer_index
     upwards = height(layer) > height(layers[operator])
-    along = {operator} | (_after(flow, operator) if upwards else _before(flow, operator))
+
+    def goes_up(parent: str, id_: str) -> bool:
+        return height(layers[parent]) <= height(layers[id_])
+
+    along = {operator} | (_after(flow, operator, goes_up) if upwards else _before(flow, operator, goes_up))
     moved = [
         id_
         for id_ in flow.order
@@ -301,19 +308,21 @@ def _edges(flow: Dataflow, upper: Iterable[str], lower: Iterable[str]) -> frozen
     return frozenset((p, c) for c in lower for p in flow[c].inputs if p in inside)
 
 
-def _after(flow: Dataflow, operator: str) -> set[str]:
+def _after(flow: Dataflow, operator: str, along: Callable[[str, str], bool]) -> set[str]:
     found, todo = set[str](), [operator]
     while todo:
-        new = set(flow.consumers[todo.pop()]) - found
+        id_ = todo.pop()
+        new = {c for c in flow.consumers[id_] if along(id_, c)} - found
         found |= new
         todo += new
     return found
 
 
-def _before(flow: Dataflow, operator: str) -> set[str]:
+def _before(flow: Dataflow, operator: str, along: Callable[[str, str], bool]) -> set[str]:
     found, todo = set[str](), [operator]
     while todo:
-        new = set(flow[todo.pop()].inputs) - found
+        id_ = todo.pop()
+        new = {p for p in flow[id_].inputs if along(p, id_)} - found
         found |= new
         todo += new
     return found

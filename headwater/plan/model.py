@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated
+
+from pydantic import Field
 
 from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
@@ -75,12 +79,14 @@ class Channel:
     """With its place it names the stored data; a place that is left and taken again gets another tag."""
     producer: str
     routes: Mapping[str, tuple[str, ...]]
-    """For each reader, the links that its data crosses, lowest first; empty inside a zone."""
+    """For each reader, the links that its data crosses, in this order; empty inside a zone."""
     event_time: StoredTime
     part: Part | None = None
     """The part of its unit that writes it."""
     broker: str | None = None
     """The zone whose Kafka broker holds it; None: a filelog on its producer's disk."""
+    located: Annotated[Mapping[str, str], Field(exclude_if=operator.not_)] = field(default_factory=dict)
+    """For each reader that takes only the rows of its own locations, the column that names a row's location."""
 
     @property
     def id(self) -> str:
@@ -176,6 +182,16 @@ class DeploymentPlan:
     @cached_property
     def _positions(self) -> Mapping[str, int]:
         return {u.id: n for n, u in enumerate(self.units)}
+
+    @cached_property
+    def heights(self) -> Mapping[str, int]:
+        """By unit, its layer's index; behind a unit of another zone at least that one's, and one more."""
+        found: dict[str, int] = {}
+        for unit in self.units:
+            writers = [self.unit(c.producer) for c in self.inputs(unit)]
+            least = [found[w.id] + (w.zone != unit.zone) for w in writers]
+            found[unit.id] = max([self.continuum.layer_index(unit.layer), *least])
+        return found
 
     def serving(self, locations: Iterable[str]) -> tuple[Unit, ...]:
         """Units that take rows of any of these locations, in their order."""

@@ -1,7 +1,7 @@
 """The nodes on which each operator takes the rows of each location, and checks of them. Pure.
 
-Data moves only up the tree of zones. Rows of two locations that were merged stay together: from then on they are
-in one query or one channel.
+Data moves up the tree of zones, and down to the zones of a location where rows name their location. Other rows of two
+locations that were merged stay together: from then on they are in one query or one channel.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from headwater.continuum.model import Continuum
 from headwater.core.errors import ContinuumError, ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.operators import ToLocations
 from headwater.dataflow.sinks import Sink
 from headwater.plan.deployment import HostNames, Placement
 
@@ -68,6 +69,7 @@ def groups_of(dataflow: Dataflow, continuum: Continuum, placement: Placement) ->
         problems += _source_problems(dataflow, groups)
     if not problems:
         problems = _replication_problems(dataflow, groups)
+        problems += _whole_input_problems(dataflow, groups)
         problems += _parted(dataflow, groups)
     if problems:
         raise ErrorList(problems)
@@ -175,6 +177,8 @@ def _direction_problems(
     problems: list[HeadwaterError] = []
     for id_ in dataflow.order:
         for parent in dataflow[id_].inputs:
+            if divides(dataflow, id_, parent):
+                continue
             wrong: dict[tuple[str, str], list[str]] = {}
             for location in locations:
                 low, high = groups[id_][location].layer, groups[parent][location].layer
@@ -184,11 +188,38 @@ def _direction_problems(
                 at = "" if len(found) == len(locations) else f" at {', '.join(found)}"
                 problems.append(
                     PlacementError(
-                        f"runs in layer {low}{at}, below its input '{parent}' in layer {high}",
+                        f"runs in layer {low}{at}, below its input '{parent}' in layer {high}, "
+                        "whose rows do not name their location",
                         where=dataflow[id_].where,
-                        hint=f"data moves up: put '{id_}' in {high} or higher, or '{parent}' lower",
+                        hint=f"write to_layer('{low}', location_as='site') for a copy of each row at every location, or "
+                        f"to_layer('{low}', by='COLUMN') with the column that names it; or put '{id_}' in {high} or "
+                        f"higher, or '{parent}' lower",
                     )
                 )
+    return problems
+
+
+def divides(dataflow: Dataflow, id_: str, parent: str) -> bool:
+    """Return whether an operator can take the rows of single locations from a stream that has those of several."""
+    return isinstance(dataflow[id_], ToLocations) or bool(dataflow.types[parent].located_by)
+
+
+def _whole_input_problems(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterError]:
+    """Refuse to give rows to locations from several places: rows of one would not reach the locations of another."""
+    problems: list[HeadwaterError] = []
+    for id_ in dataflow.order:
+        if not isinstance(dataflow[id_], ToLocations):
+            continue
+        (parent,) = dataflow[id_].inputs
+        if len(found := distinct(groups, parent)) > 1:
+            problems.append(
+                PlacementError(
+                    f"gives rows to locations, but its input '{parent}' runs {_in(found)}: rows of one would not reach "
+                    "the locations of another",
+                    where=dataflow[id_].where,
+                    hint=f"run '{parent}' in a layer where one zone sees all rows: put to_layer before it",
+                )
+            )
     return problems
 
 
@@ -242,10 +273,12 @@ def _replication_problems(dataflow: Dataflow, groups: NodeGroups) -> list[Headwa
 
 
 def _parted(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterError]:
-    """Refuse to separate locations whose rows were merged before."""
+    """Refuse to separate locations whose rows were merged before, and do not name them."""
     problems: list[HeadwaterError] = []
     for id_ in dataflow.order:
         for parent in dict.fromkeys(dataflow[id_].inputs):
+            if divides(dataflow, id_, parent):
+                continue
             together: dict[NodeGroup, list[str]] = {}
             for location, group in groups[parent].items():
                 together.setdefault(group, []).append(location)
@@ -260,7 +293,8 @@ def _parted(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterError]:
                             f"would run in {' and '.join(ways)}, but its input '{parent}' has the "
                             f"rows of {', '.join(locations)} merged in {_named(group)}",
                             where=dataflow[id_].where,
-                            hint=f"put '{id_}' in one layer for {', '.join(locations)}",
+                            hint=f"put '{id_}' in one layer for {', '.join(locations)}, or read the source with "
+                            "location_as='location'",
                         )
                     )
     return problems

@@ -163,7 +163,7 @@ def _by_place(entries: Iterable[tuple[DeploymentPlan, Incarnation, UnitStatus]])
 
 
 def _place(plan: DeploymentPlan, unit: Unit) -> tuple[int, str, int]:
-    return plan.continuum.layer_index(unit.layer), unit.zone, plan.position(unit.id)
+    return plan.heights[unit.id], unit.zone, plan.position(unit.id)
 
 
 class _Ordering:

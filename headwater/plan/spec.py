@@ -18,6 +18,7 @@ from headwater.core.errors import DeploymentError
 from headwater.core.jsonform import dump
 from headwater.core.requirement import Requirement
 from headwater.dataflow.fragment import Fragment
+from headwater.dataflow.operators import ToLocations
 from headwater.dataflow.types import stream_type
 from headwater.plan.content import direct_time, is_stateful, reads, source_locations
 from headwater.plan.model import Channel, DeploymentPlan, Unit
@@ -86,6 +87,11 @@ class UnitSpec:
         return found
 
     @cached_property
+    def located(self) -> Mapping[str, str]:
+        """For each operator of whose channels the unit takes only the rows of its locations, the column."""
+        return {c.operator: c.located[self.id] for c in self.inputs if self.id in c.located}
+
+    @cached_property
     def needs_watermark(self) -> bool:
         """Whether Spark must track event time: for state, or for the frontier of later units."""
         timed = any(c.event_time is not None for c in self.outputs)
@@ -106,7 +112,9 @@ class UnitSpec:
         """
         unit, keys, types = self.unit, self.flow.keys, self.flow.types
         places = source_locations(self.flow, unit)
+        given = self.located or any(isinstance(o, ToLocations) for o in self.flow.operators)
         return {
+            **({"rows of": [dict(self.located), sorted(unit.locations)]} if given else {}),
             "outputs": {id_: keys[id_] for id_ in unit.outputs},
             "types": {id_: stream_type(types[id_]) for id_ in unit.outputs},
             "locations": sorted([keys[s], list(found)] for s, found in places.items()),
@@ -163,7 +171,8 @@ def _described(plan: DeploymentPlan, unit: Unit) -> UnitSpec:
 
 def _routed(channel: Channel, unit: str) -> Channel:
     """Return an input without its other readers."""
-    return replace(channel, routes={unit: channel.routes[unit]})
+    located = {unit: channel.located[unit]} if unit in channel.located else {}
+    return replace(channel, routes={unit: channel.routes[unit]}, located=located)
 
 
 def _reader(plan: DeploymentPlan, id_: str, operator: str) -> ChannelConsumer:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headwater.dataflow.graph import Graph
+from headwater.dataflow.operators import ToLocations
 from headwater.dataflow.sources import Source
 from headwater.dataflow.types import StreamType
 
@@ -54,5 +55,6 @@ def keys_by(flow: Graph, group: tuple[str, ...], column: str) -> Mapping[str, st
             if key is None:
                 return None
             found[id_] = key
-        types[id_] = operator.output(inputs)
+        out = operator.output(inputs)
+        types[id_] = replace(out, located_by=inputs[0].located_by) if isinstance(operator, ToLocations) else out
     return found

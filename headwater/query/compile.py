@@ -24,7 +24,7 @@ from headwater.dataflow.types import StreamType
 from headwater.query import countwindow, scan, sparkmodels
 from headwater.query.sparktypes import MARK, WINDOW_MARK, spark_schema
 from headwater.sql.distinct import without_distinct
-from headwater.sql.lexer import quoted
+from headwater.sql.lexer import quote_string, quoted
 from headwater.sql.schema import Schema
 
 if TYPE_CHECKING:
@@ -36,8 +36,15 @@ def span(seconds: float) -> str:
     return f"{round(seconds * 1_000_000)} microseconds"
 
 
-def apply(operator: ops.Operator, frames: list[DataFrame], types: list[StreamType], *, streaming: bool) -> DataFrame:
-    """Apply an operator to its inputs' frames. Watermarks are the caller's affair."""
+def apply(
+    operator: ops.Operator,
+    frames: list[DataFrame],
+    types: list[StreamType],
+    *,
+    streaming: bool,
+    locations: Sequence[str] = (),
+) -> DataFrame:
+    """Apply an operator to its inputs' frames, at some locations. Watermarks are the caller's affair."""
     frame, type_ = frames[0], types[0]
     match operator:
         case ops.Where():
@@ -50,6 +57,8 @@ def apply(operator: ops.Operator, frames: list[DataFrame], types: list[StreamTyp
             for other in frames[1:]:
                 frame = frame.unionByName(other)
             return frame
+        case ops.ToLocations():
+            return _to_locations(operator, frame, locations)
         case ops.Watermark() | Sink():
             return frame
         case ops.MapBatches():
@@ -113,6 +122,18 @@ def _explode(operator: ops.Explode, frame: DataFrame) -> DataFrame:
         return frame.select("*", function(value).alias(operator.alias))
     with_position = F.posexplode_outer if operator.outer else F.posexplode
     return frame.select("*", with_position(value).alias(operator.position, operator.alias))
+
+
+def at_locations(column: str, locations: Sequence[str]) -> str:
+    """Return the condition, as SQL, that a column names one of some locations."""
+    return f"{quoted(column)} IN ({', '.join(map(quote_string, locations))})"
+
+
+def _to_locations(operator: ops.ToLocations, frame: DataFrame, locations: Sequence[str]) -> DataFrame:
+    if not operator.copies:
+        return frame.where(expression(at_locations(operator.column, locations)))
+    names = f"array({', '.join(map(quote_string, locations))})"
+    return frame.select("*", F.explode(expression(names)).alias(operator.column))
 
 
 def _transform(operator: ops.Transform, frame: DataFrame) -> DataFrame:

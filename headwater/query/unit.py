@@ -193,7 +193,9 @@ class UnitCompiler:
         if id_ in self._flow:
             operator = self._flow[id_]
             return isinstance(operator, sources.Source) and (is_routed or not can_be_malformed(operator))
-        return not self._punctuated(self._flow.types[id_]) and self._unit.part is None
+        return (
+            not self._punctuated(self._flow.types[id_]) and self._unit.part is None and id_ not in self._spec.located
+        )
 
     def _count(self, frame: DataFrame, name: str, *conditions: str) -> DataFrame:
         """Make the query count a frame's rows: all, or for each condition those that meet it."""
@@ -204,9 +206,12 @@ class UnitCompiler:
 
     # ------------------------------------------------------------ inputs and operators
 
-    def _frame(self, id_: str) -> DataFrame:
-        """Return the stream of an operator, computed or read from a channel, with its rows counted once."""
-        frame = self._made(id_)
+    def _frame(self, id_: str, *, whole: bool = False) -> DataFrame:
+        """Return the stream of an operator, computed or read from a channel, with its rows counted once.
+
+        ``whole``: also the rows of other locations, where it is read from a channel.
+        """
+        frame = self._made(id_) if id_ in self._flow else self._read_channel(id_, whole=whole)
         if id_ not in self._points or id_ in self._counting.observed:
             return frame
         self._counting.observed.append(id_)
@@ -218,8 +223,6 @@ class UnitCompiler:
         Where two branches meet again, each has its own copy of their common part, down to the reads:
         a Spark query over Connect cannot use one read twice.
         """
-        if id_ not in self._flow:
-            return self._read_channel(id_)
         operator = self._flow[id_]
         if isinstance(operator, sources.Source):
             return _united(self._read_parts(operator))
@@ -229,11 +232,11 @@ class UnitCompiler:
                 parts.append(self._watermark(operator, part, begin))
                 begin = len(self._counting.reads)
             return _united(parts)
-        frames = [self._frame(i) for i in operator.inputs]
+        frames = [self._frame(i, whole=isinstance(operator, ops.ToLocations)) for i in operator.inputs]
         types = [self._flow.types[i] for i in operator.inputs]
         if isinstance(operator, stateful.Aggregate):
             frames = [self._with_late(operator, frames[0], types[0])]
-        made = compile.apply(operator, frames, types, streaming=True)
+        made = compile.apply(operator, frames, types, streaming=True, locations=self._unit.locations)
         keeps_columns = isinstance(operator, stateful.Aggregate | stateful.Join)
         return compile.whole(made, self._flow.types[id_]) if keeps_columns else made
 
@@ -301,7 +304,7 @@ class UnitCompiler:
         for _, frame in self._raw_sources(source):
             yield well_formed(frame, source.schema()) if can_be_malformed(source) else frame
 
-    def _read_channel(self, id_: str) -> DataFrame:
+    def _read_channel(self, id_: str, *, whole: bool) -> DataFrame:
         type_ = self._flow.types[id_]
         again = self._again(id_)
         punctuate = self._punctuated(type_)
@@ -330,6 +333,8 @@ class UnitCompiler:
             # After the watermark: every part needs the punctuation.
             share = f"pmod(xxhash64({quoted(part.column)}), {part.count}) = {part.index}"
             frame = frame.where(expression(share))
+        if not whole and (column := self._spec.located.get(id_)) is not None:
+            frame = frame.where(expression(compile.at_locations(column, self._unit.locations)))
         return frame
 
     def _synced(self) -> Path | None:

@@ -72,7 +72,8 @@ def profile(
 
     Raises RuntimeFailure where a source has no sample, or a query over one fails.
     """
-    work = _Work(spark, dataflow, directory, repeats)
+    places = dataflow.locations or tuple(sorted({place for sample in samples.values() for place in sample}))
+    work = _Work(spark, dataflow, directory, repeats, places)
     operators: dict[str, OperatorProfile] = {}
     rates: dict[str, Mapping[str, float]] = {}
     for name in dataflow.order:
@@ -102,9 +103,11 @@ def profile(
 class _Work:
     """Files with each operator's output, and the queries over them."""
 
-    def __init__(self, spark: SparkSession, dataflow: Dataflow, directory: Path, repeats: int) -> None:
+    def __init__(
+        self, spark: SparkSession, dataflow: Dataflow, directory: Path, repeats: int, locations: tuple[str, ...]
+    ) -> None:
         self._spark, self._dataflow, self._directory = spark, dataflow, directory
-        self._repeats = repeats
+        self._repeats, self._locations = repeats, locations
         self._rows: dict[str, int] = {}
         self._reading: dict[str, float] = {}
         self._runs = 0
@@ -178,7 +181,7 @@ class _Work:
 
         def frame() -> DataFrame:
             frames = [self._watermarked(i) if operator.stateful else self._read(i) for i in operator.inputs]
-            return compile.apply(operator, frames, types, streaming=True)
+            return compile.apply(operator, frames, types, streaming=True, locations=self._locations)
 
         times = []
         for _ in range(self._repeats if rows_in else 0):
@@ -186,7 +189,8 @@ class _Work:
             times.append(seconds)
             self.state_bytes[operator.id] = max(state, self.state_bytes.get(operator.id, 0.0))
         # A batch run also outputs windows that are still open: later operators are measured over all of them.
-        whole = compile.apply(operator, [self._batch(i) for i in operator.inputs], types, streaming=False)
+        frames = [self._batch(i) for i in operator.inputs]
+        whole = compile.apply(operator, frames, types, streaming=False, locations=self._locations)
         whole.write.mode("overwrite").parquet(str(self._place(operator.id)))
         reading = sum(self._reading_of(i) for i in operator.inputs)
         seconds = median(times) - reading if times else 0.0

@@ -49,7 +49,8 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
             frames[id_] = frame
         else:
             types = [dataflow.types[i] for i in operator.inputs]
-            frames[id_] = compile.apply(operator, [frames[i] for i in operator.inputs], types, streaming=False)
+            inputs = [frames[i] for i in operator.inputs]
+            frames[id_] = compile.apply(operator, inputs, types, streaming=False, locations=locations)
     return {s.id: frames[s.id].toArrow() for s in dataflow.sinks}
 
 

@@ -1,0 +1,28 @@
+"""Streams that go down the tree: for any cuts and placement, the sinks equal the result of one batch run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headwater.continuum.model import Continuum
+from headwater.plan import build
+from headwater.spark.endpoint import LocalEndpoint
+from headwater.testing import BoundedSource, check_equivalent
+from tests.deployments.downward import DOWNWARD
+from tests.deployments.flows import CONTINUUM, rows
+from tests.deployments.test_oracle import DECISIONS
+
+
+@pytest.mark.parametrize("decision", list(DECISIONS))
+@pytest.mark.parametrize("name", list(DOWNWARD))
+def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", rows(60, seed=11), rows_per_file=20)
+    source.release_all()
+    flow, continuum = DOWNWARD[name](source.path).build(), Continuum.from_text(CONTINUUM)
+    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=DECISIONS[decision](flow, continuum))
+    assert all(count > 0 for count in outcome.rows.values()), "an empty result proves nothing"
+    down = [c for c in outcome.plan.channels if c.zone == "C1" and any(links for links in c.routes.values())]
+    assert bool(down) == (decision != "one unit")
+    assert build.build(flow, continuum, outcome.plan.deployment).units == outcome.plan.units
