@@ -325,10 +325,9 @@ class Continuum:
         return tuple(zone.link for zone in self.path_up(lower, upper)[:-1] if zone.link is not None)
 
     def links_between(self, one: str, other: str) -> tuple[Link, ...]:
-        """Return the links that data crosses from a zone to one above or below it, in that order."""
-        if any(zone.name == other for zone in self.ancestors(one)):
-            return self.links_up(one, other)
-        return tuple(reversed(self.links_up(other, one)))
+        """Return the links between a zone and one above or below it, lowest first."""
+        below = any(zone.name == one for zone in self.ancestors(other))
+        return self.links_up(other, one) if below else self.links_up(one, other)
 
     def layer_index(self, layer: str) -> int:
         """Return the index of the layer, 0 where data arises; raise if there is no such layer."""

@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import networkx as nx
-
 from headwater.continuum.model import Continuum, Zone, strongest
 from headwater.core.errors import ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.core.requirement import Requirement
@@ -292,50 +290,28 @@ def _runs(dataflow: Dataflow, continuum: Continuum, deployment: Deployment, grou
         alike.setdefault((group.layer, tuple(operators)), []).append((group, locations))
     # A watermark stays with its input: it only marks the stream.
     cuts = {(p, c) for p, c in deployment.cuts if c in dataflow and not isinstance(dataflow[c], Watermark)}
-    apart: set[str] = set()
-    while True:
-        numbered = []
-        for (_, inside), places in alike.items():
-            hosts = {i: tuple(deployment.placement[i, x[0]] for _, x in places) for i in inside}
-            numbered += [(p, places) for p in pieces(dataflow, cuts, hosts.__getitem__, inside, apart)]
-        runs = [
-            _Run(piece, group, locations, number)
-            for number, (piece, places) in enumerate(numbered)
-            for group, locations in places
-        ]
-        takers = _takers(runs)
-        feeds = [_readers(dataflow, takers, run, run.operators) for run in runs]
-        if (ordered := _in_order(dataflow, runs, feeds)) is not None:
-            return ordered
-        waiting = {id_ for n in _waiting_for_themselves(feeds) for id_ in runs[n].operators}
-        if waiting <= apart:
-            cuts |= _further_cuts(dataflow, (run.operators for run in runs if waiting & set(run.operators)), cuts)
-        apart |= waiting
+    numbered = []
+    for (_, inside), places in alike.items():
+        hosts = {i: tuple(deployment.placement[i, x[0]] for _, x in places) for i in inside}
+        found = pieces(dataflow, cuts, hosts.__getitem__, inside)
+        numbered += [(piece, places) for piece in found]
+    runs = [
+        _Run(piece, group, locations, number)
+        for number, (piece, places) in enumerate(numbered)
+        for group, locations in places
+    ]
+    return _in_order(dataflow, runs)
 
 
-def _waiting_for_themselves(feeds: Sequence[set[int]]) -> set[int]:
-    """Return the numbers of the runs that read their own output through other runs: data went down, and up again."""
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    graph.add_edges_from((n, m) for n, readers in enumerate(feeds) for m in readers)
-    return {n for found in nx.strongly_connected_components(graph) if len(found) > 1 for n in found}
-
-
-def _further_cuts(dataflow: Dataflow, found: Iterable[tuple[str, ...]], cuts: set[Edge]) -> set[Edge]:
-    """Cut pieces where streams meet or part, else everywhere; single operators never wait for themselves."""
-    inner = {
-        (p, c) for piece in found for c in piece for p in dataflow[c].inputs
-        if p in piece and not isinstance(dataflow[c], Watermark)
-    }  # fmt: skip
-    forked = {(p, c) for p, c in inner if len(dataflow[c].inputs) > 1 or len(dataflow.consumers[p]) > 1}
-    return forked if forked - cuts else inner
-
-
-def _in_order(dataflow: Dataflow, runs: Sequence[_Run], feeds: Sequence[set[int]]) -> tuple[_Run, ...] | None:
+def _in_order(dataflow: Dataflow, runs: Sequence[_Run]) -> tuple[_Run, ...]:
     """Sort runs topologically, by their first operators; runs that are cut alike are adjacent.
 
-    ``feeds``: for each run, the numbers of its readers. Return None if a run waits for itself.
+    No run waits for itself, also where data goes down and up again: a piece with an output that leaves it and an
+    operator that reads another piece behind it has two outputs that one pass cannot serve, and was cut.
     """
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
+    takers = _takers(runs)
+    feeds = [_readers(dataflow, takers, run, run.operators) for run in runs]
     waiting = Counter(n for readers in feeds for n in readers)
     ready: list[tuple[int, int]] = []
     alike: dict[int, list[tuple[int, int]]] = {}
@@ -352,8 +328,6 @@ def _in_order(dataflow: Dataflow, runs: Sequence[_Run], feeds: Sequence[set[int]
     done: set[int] = set()
     while len(found) < len(runs):
         near = alike.get(found[-1].number) if found else None
-        if not (near or ready):
-            return None
         _, n = heapq.heappop(near or ready)
         if n in done:
             continue
@@ -419,7 +393,7 @@ def _located(dataflow: Dataflow, run: _Run, id_: str, readers: Iterable[Unit]) -
     return {
         unit.id: columns[0]
         for unit in readers
-        if own - set(unit.locations)
+        if len(own.intersection(unit.locations)) < len(own)
         and not all(isinstance(dataflow[c], ToLocations) for c in dataflow.consumers[id_] if c in unit.operators)
     }
 

@@ -79,7 +79,7 @@ class Channel:
     """With its place it names the stored data; a place that is left and taken again gets another tag."""
     producer: str
     routes: Mapping[str, tuple[str, ...]]
-    """For each reader, the links that its data crosses, in this order; empty inside a zone."""
+    """For each reader, the links that its data crosses, lowest first; empty inside a zone."""
     event_time: StoredTime
     part: Part | None = None
     """The part of its unit that writes it."""

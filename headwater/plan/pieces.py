@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 
 import networkx as nx
@@ -19,13 +19,11 @@ def pieces(
     cuts: Iterable[Edge],
     hosts: Hosts = lambda operator: (),
     operators: tuple[str, ...] | None = None,
-    apart: Collection[str] = (),
 ) -> tuple[tuple[str, ...], ...]:
     """Return the pieces in topological order, with further cuts where a piece cannot be one query.
 
     ``hosts`` returns the hosts of an operator, once per group of locations for which it runs separately.
-    ``operators``: the operators to group, in the dataflow's order; all others are in other pieces. Pieces with operators
-    of ``apart`` are not merged.
+    ``operators``: the operators to group, in the dataflow's order; all others are in other pieces.
 
     A piece cannot be one query if it would wait for itself through another piece, if no single host meets all
     its requirements, or if it has several outputs that one pass cannot serve. Pieces that read one stream are
@@ -41,7 +39,7 @@ def pieces(
             or _cuts_for_outputs(dataflow, found)
         )
         if not extra - remaining:
-            return _side_by_side(dataflow, found, hosts, apart)
+            return _side_by_side(dataflow, found, hosts)
         remaining |= extra
 
 
@@ -74,15 +72,14 @@ def _side_by_side(
     dataflow: Dataflow,
     found: tuple[tuple[str, ...], ...],
     hosts: Hosts,
-    single: Collection[str],
 ) -> tuple[tuple[str, ...], ...]:
-    """Merge pieces that read only the same stream, as far as one pass serves them, but for those of ``single``."""
+    """Merge pieces that read only the same stream, as far as one pass serves them."""
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
     together: dict[str, tuple[str, ...]] = {}
     apart: list[tuple[str, ...]] = []
     for piece in found:
         parents = {p for c in piece for p in dataflow[c].inputs if p not in piece}
-        if len(parents) != 1 or not set(piece).isdisjoint(single):
+        if len(parents) != 1:
             apart.append(piece)
             continue
         (parent,) = parents

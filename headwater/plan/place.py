@@ -21,7 +21,7 @@ from headwater.continuum.model import Continuum, Host, Node, strongest
 from headwater.core.errors import ContinuumError, PlacementError, suggestion
 from headwater.core.jsonform import Hidden, Unbounded, UnboundedOrNone, named
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.operators import Watermark
+from headwater.dataflow.operators import ToLocations, Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.placement import (
@@ -114,17 +114,66 @@ class Setting:
             keys = operator.partition_keys()
             located = frozenset.intersection(*(self.dataflow.types[i].located_by for i in operator.inputs))
             apart = keys is None or bool({k.lower() for k in keys} & {c.lower() for c in located})
-            found[name] = apart and all(found[i] for i in operator.inputs)
+            apart = apart and not any(isinstance(self.dataflow[c], ToLocations) for c in self.dataflow.consumers[name])
+            found[name] = apart and all(found[i] or (i, name) in self._down for i in operator.inputs)
         return found
+
+    @cached_property
+    def _down(self) -> frozenset[Edge]:
+        """Return the edges over which data goes down the tree: the operators behind them stay in their layers.
+
+        The problem's networks lead up only. So these edges are left out of it, and the operators behind them start
+        with the rows that they get.
+        """
+        height, flow = self.continuum.layer_index, self.dataflow
+        at = [self.layers]
+        if self.decided is not None:
+            layers, others = layers_of(self.decided.placement, self.continuum, flow.order)
+            at = [layers, *({**layers, **own} for own in others.values())]
+        return frozenset(
+            (p, c) for c in flow.order for p in flow[c].inputs if any(height(own[c]) < height(own[p]) for own in at)
+        )
+
+    @property
+    def ways_down(self) -> tuple[str, ...]:
+        """The operators that read a stream from above."""
+        behind = {id_ for _, id_ in self._down}
+        return tuple(id_ for id_ in self.dataflow.order if id_ in behind)
+
+    @cached_property
+    def _rates(self) -> Mapping[str, float]:
+        """The rows per second that leave each operator, over all locations."""
+        found: dict[str, float] = {}
+        for name in self.dataflow.order:
+            operator = self.dataflow[name]
+            if isinstance(operator, Source):
+                places = self.locations if operator.per_location else self.locations[:1]
+                came = sum(self.known.rate(operator, x if operator.per_location else None) for x in places)
+            else:
+                came = sum(found[i] for i in operator.inputs)
+            found[name] = came * self.known.operator(name).selectivity
+        return found
+
+    def _given(self, name: str, location: str | None) -> float:
+        """Return the rows per second that an instance starts with: those of a source, or those that come down."""
+        what = self.dataflow[name]
+        if isinstance(what, Source):
+            return self.known.rate(what, location)
+        down = [i for i in what.inputs if (i, name) in self._down]
+        if len(down) < len(what.inputs) or location is None:
+            return 0.0
+        share = 1.0 if isinstance(what, ToLocations) and what.copies else 1 / len(self.locations)
+        return sum(self._rates[i] for i in down) * share
 
     @cached_property
     def _staying(self) -> frozenset[str]:
         """Return the operators that stay in their layers.
 
-        These are sources, sinks, and operators that lead to a declaration of event time: where several zones are
-        merged before it, rows of a slow one could be late.
+        These are sources, sinks, operators that read from above, and operators that lead to a declaration of event
+        time: where several zones are merged before it, rows of a slow one could be late.
         """
         found = {o for o in self.dataflow.order if isinstance(self.dataflow[o], (Source, Sink))}
+        found |= {id_ for _, id_ in self._down}
         todo = [o for o in self.dataflow.order if isinstance(self.dataflow[o], Watermark)]
         while todo:
             name = todo.pop()
@@ -216,6 +265,8 @@ class Setting:
         streams: dict[Stream, float] = {}
         for name in self.dataflow.order:
             for below in dict.fromkeys(self.dataflow[name].inputs):
+                if (below, name) in self._down:
+                    continue
                 for location in self.locations if self._split[below] else (None,):
                     reader = (name, location if self._split[name] else None)
                     streams[numbers[below, location], numbers[reader]] = 1.0
@@ -227,7 +278,7 @@ class Setting:
         return Problem(self._topology(), Application(tuple(operators), streams), together=groups)
 
     def _operator(self, name: str, location: str | None, hosts: frozenset[int]) -> PlacedOperator:
-        figures, what = self.known.operator(name), self.dataflow[name]
+        figures = self.known.operator(name)
         share = 1 / len(self.locations) if location is not None else 1.0
         return PlacedOperator(
             name=name if location is None else f"{name} at {location}",
@@ -236,7 +287,7 @@ class Setting:
             cpu=figures.cpu_s,
             memory=figures.state_bytes * share,
             selectivity=figures.selectivity,
-            rate=self.known.rate(what, location) if isinstance(what, Source) else 0.0,
+            rate=self._given(name, location),
             size=self.known.bytes_out(name),
             hosts=hosts,
         )
@@ -325,6 +376,8 @@ class Setting:
             if not self._split[name]:
                 continue
             for parent in dict.fromkeys(self.dataflow[name].inputs):
+                if (parent, name) in self._down:
+                    continue
                 together: dict[int, list[int]] = {}
                 for location in self.locations:
                     own = numbers[name, location]
@@ -498,6 +551,8 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
     if setting.beside:
         names = [p.dataflow.name + (" (costs assumed)" if of is None else "") for p, of in setting.beside]
         notes += (f"beside {', '.join(names)}",)
+    if down := setting.ways_down:
+        notes += (f"without the ways down to {', '.join(down)}: latencies begin anew behind them",)
     if assumed:
         some = ", ".join(assumed[:3]) + (", ..." if len(assumed) > 3 else "")
         notes += (f"assumed, not measured: {some}. Measure with headwater profile.",)

@@ -69,11 +69,32 @@ def _possible(part: Part) -> list[Any]:
 
 
 def _hop(draw: Draw, part: Part) -> Part:
-    """Perhaps go on in a later layer."""
-    layer = draw(st.sampled_from([part.layer, part.layer, min(2, part.layer + 1), 2]))
+    """Perhaps go on in a later layer, or in an earlier one."""
+    layer = draw(st.sampled_from([part.layer, part.layer, min(2, part.layer + 1), 2, max(0, part.layer - 1), 0]))
     if layer == part.layer:
         return part
-    return part.then(part.stream.to_layer(LAYERS[layer]), layer=layer)
+    if layer > part.layer:
+        return part.then(part.stream.to_layer(LAYERS[layer]), layer=layer)
+    return _descend(draw, part, layer)
+
+
+def _descend(draw: Draw, part: Part, layer: int) -> Part:
+    """Go on in an earlier layer, if rows can name their location."""
+    below = LAYERS[layer]
+    ways = ["kept"] if "location" in part.stream.shape.located_by else []
+    if part.layer == 2 and part.timed:
+        ways += ["named"] if "location" in part.has else []
+        ways += ["copied"] if {"id", "location"} <= part.has else []
+    if not ways:
+        return part
+    match draw(st.sampled_from(ways)):
+        case "kept":
+            return part.then(part.stream.to_layer(below), layer=layer)
+        case "named":
+            return part.then(part.stream.to_layer(below, by="location"), layer=layer)
+    copied = part.stream.drop("location").to_layer(below, location_as="location")
+    # Copies get ids of their own: with equal ones, the order of rows of one time would be that of arrival.
+    return part.then(copied.with_columns(id="id * 100 + ascii(substring(location, 2, 1))"), layer=layer)
 
 
 def _keys(draw: Draw, part: Part, *others: str) -> tuple[str, ...]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headwater.continuum.model import Continuum
+from headwater.dataflow.graph import Dataflow
 from headwater.plan import build
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, check_equivalent
 from tests.deployments.downward import DOWNWARD
 from tests.deployments.flows import CONTINUUM, rows
+from tests.deployments.test_generated import hold, law
 from tests.deployments.test_oracle import DECISIONS
 
 
@@ -26,3 +30,23 @@ def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint,
     down = [c for c in outcome.plan.channels if c.zone == "C1" and any(links for links in c.routes.values())]
     assert bool(down) == (decision != "one unit")
     assert build.build(flow, continuum, outcome.plan.deployment).units == outcome.plan.units
+
+
+@pytest.mark.long
+def test_made_up_dataflows_that_go_down_equal_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    held = []
+
+    @law(40)
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        if len(held) < 12 and hold(data, endpoint, tmp_path, wanted=goes_down):
+            held.append(1)
+
+    check()
+    assert len(held) == 12
+
+
+def goes_down(flow: Dataflow) -> bool:
+    layers = build.marked_layers(flow, Continuum.from_text(CONTINUUM))
+    order = ("edge", "site", "cloud")
+    return any(order.index(layers[i]) > order.index(layers[o]) for o in flow.order for i in flow[o].inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from headwater.continuum.model import Continuum
+from headwater.dataflow.graph import Dataflow
 from headwater.plan.build import build
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, check_equivalent
@@ -38,12 +40,19 @@ def repeated(source: dict[str, list[Any]]) -> dict[str, list[Any]]:
     }
 
 
-def hold(data: st.DataObject, endpoint: LocalEndpoint, place: Path) -> None:
-    """Draw a dataflow and compare it, cut in each way, with its batch run."""
+def hold(
+    data: st.DataObject,
+    endpoint: LocalEndpoint,
+    place: Path,
+    wanted: Callable[[Dataflow], bool] = lambda flow: True,
+) -> bool:
+    """Draw a dataflow and compare it, cut in each way, with its batch run; return False if it is not ``wanted``."""
     number = len(list(place.iterdir()))
     source = BoundedSource(place / f"{number}" / "in", repeated(rows(40, seed=number)), rows_per_file=25)
-    source.release_all()
     flow = data.draw(dataflows(source.path)).build()
+    if not wanted(flow):
+        return False
+    source.release_all()
     for id_ in flow.order:  # shown with a failure
         config = {k: v for k, v in flow[id_].config().items() if k not in ("function", "schema_text")}
         note(f"{id_}: {flow[id_].kind} of {flow[id_].inputs} in {flow[id_].layer}: {config}")
@@ -58,6 +67,7 @@ def hold(data: st.DataObject, endpoint: LocalEndpoint, place: Path) -> None:
             decision=decide(flow, continuum),
             expected=expected,
         )
+    return True
 
 
 @law(200)

@@ -139,8 +139,8 @@ def test_unknown_layer() -> None:
 
 def test_layer_below_input() -> None:
     builder, rows = begin()
-    rows.to_layer("cloud").where("v > 1").to_layer("site").where("v > 2").write.memory("out")
-    (text,) = reasons(builder.build())
+    rows.drop("location").to_layer("cloud").where("v > 1").to_layer("site").where("v > 2").write.memory("out")
+    (text, *_) = reasons(builder.build())
     assert "'where-2'" in text and "below its input 'where' in layer cloud" in text and "cloud or higher" in text
 
 
