@@ -67,9 +67,10 @@ class SinkWriter(Protocol):
 class ChannelWriter:
     """Write to a channel: rows to its log (described as in ``channels.open``), with the event-time frontier.
 
-    Either ``event_time`` names the column whose newest value, less ``delay`` seconds, is the frontier
+    Either ``event_time`` names the column whose newest value is the frontier
     (right for a unit that holds no rows back and reads one writer), or ``offsets`` is the
-    directory of the query's offset log: the frontier is the watermark that Spark planned the batch with.
+    directory of the query's offset log: the frontier is the watermark that Spark planned the batch with. Both less
+    ``delay`` seconds.
     ``ingested``: ingest times of the oldest and the newest row that led to the batch, where known.
     """
 
@@ -90,7 +91,8 @@ class ChannelWriter:
         if self._offsets is not None:
             watermark = planned_watermark(Path(self._offsets), batch)
             if watermark is not None:
-                timed.append(Segment(file=None, rows=0, bytes=0, crc32=0, frontier=watermark - 1000))
+                frontier = watermark - self._delay - 1000
+                timed.append(Segment(file=None, rows=0, bytes=0, crc32=0, frontier=frontier))
         self.log.commit(self._epoch, batch, timed, ingested=self._ingested)
 
     def abort(self, segments: Sequence[Segment]) -> None:

@@ -115,17 +115,19 @@ class StreamBase(habits.NameGuard):
         rows that name none are dropped. ``location_as``: each location gets a copy of every row, with its own name as
         this column.
         """
-        stream = replace(self, next_layer=layer, next_requires=Requirement())
         column = by if by is not None else location_as
         if column is None:
-            return stream
+            return replace(self, next_layer=layer, next_requires=Requirement())
         if by is not None and location_as is not None:
             raise DataflowError(
                 "to_layer takes either by or location_as",
                 where=f"to_layer after '{self.operator.id}'",
                 hint="by='site' for rows that name their location; location_as='site' for a copy to each location",
             )
-        return stream._then(ops.ToLocations, column=column, copies=by is None)
+        # Rows meet in the layer of an earlier mark before they go to locations: .to_layer("cloud").to_layer("edge", ...).
+        whole = self if self.next_layer == self.operator.layer else self.select(*map(quoted, self.columns))
+        below = replace(whole, next_layer=layer, next_requires=Requirement())
+        return below._then(ops.ToLocations, column=column, copies=by is None)
 
     def require(self, *predicates: Place) -> Self:
         """Run later operators only on hosts with these capabilities: ``require("gpu = true", "n_cpu >= 4")``."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from headwater.dataflow.graph import Graph
 from headwater.dataflow.sources import Source
+from headwater.dataflow.stateful import Join
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.onepass import root_of
 
@@ -47,6 +48,20 @@ def source_locations(flow: Graph, unit: Unit) -> dict[str, tuple[str, ...]]:
 def is_stateful(flow: Graph, unit: Unit) -> bool:
     """Return whether a unit keeps state from one batch to the next."""
     return any(flow[i].stateful for i in unit.operators)
+
+
+def holds_back(flow: Graph, unit: Unit, output: str) -> float:
+    """Return by how many seconds of event time rows of an output may be older than the watermark of the unit's query.
+
+    A join passes on rows that have waited for a partner, as old as its bounds allow; every other operator passes
+    on rows from the watermark on. Joins behind each other add up.
+    """
+    found: dict[str, float] = {}
+    for id_ in unit.operators:
+        operator = flow[id_]
+        own = max(map(abs, operator.bounds())) if isinstance(operator, Join) else 0.0
+        found[id_] = own + max((found.get(i, 0.0) for i in operator.inputs), default=0.0)
+    return found[output]
 
 
 def direct_time(plan: DeploymentPlan, unit: Unit) -> bool:

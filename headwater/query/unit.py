@@ -40,7 +40,7 @@ from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink
 from headwater.dataflow.types import StreamType
 from headwater.disk.checkpoint import AGAIN, checkpoint_number
 from headwater.disk.layout import Layout, sink_directory, writer_name
-from headwater.plan.content import source_locations, visited
+from headwater.plan.content import holds_back, source_locations, visited
 from headwater.plan.onepass import one_pass, steps
 from headwater.plan.spec import UnitSpec
 from headwater.query import compile
@@ -573,6 +573,7 @@ class UnitCompiler:
                 sink_writer |= {"event_time": channel.event_time.column, "delay": channel.event_time.delay}
             else:
                 sink_writer["offsets"] = str(self._layout.checkpoint(self._unit) / "offsets")
+                sink_writer["delay"] = holds_back(self._flow, self._unit, id_)
         return sink_writer
 
 

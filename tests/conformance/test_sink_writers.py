@@ -356,6 +356,15 @@ def test_the_frontier_may_be_the_watermark_spark_planned_with(tmp_path: Path) ->
     assert (sink_writer.log.latest(), ids(sink_writer.log)) == (3, [5, 9])
 
 
+def test_the_frontier_is_behind_the_watermark_by_what_joins_hold_back(tmp_path: Path) -> None:
+    offsets = tmp_path / "offsets"
+    offsets.mkdir()
+    (offsets / "0").write_text('v1\n{"batchWatermarkMs": 9000}\n{}')
+    sink_writer = ChannelWriter({"path": str(tmp_path / "log"), "offsets": str(offsets), "delay": 2.5}, 1)
+    put(sink_writer, 0, table([5, 9]))
+    assert sink_writer.log.frontier(1) == 6_500_000 - 1000
+
+
 def test_entries_say_when_the_rows_of_their_batch_came(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     (checkpoint / "offsets").mkdir(parents=True)

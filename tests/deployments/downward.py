@@ -26,7 +26,7 @@ def over_limit(state: dict[str, Any] | None, row: dict[str, Any]) -> tuple[dict[
     state = state or {"mean": None}
     if state["mean"] is None or row["v"] is None or row["v"] <= state["mean"]:
         return state, None
-    return state, {"ts": row["ts"], "v": row["v"], "above": row["v"] - state["mean"]}
+    return state, {**row, "above": row["v"] - state["mean"]}
 
 
 def limits(path: str) -> DataflowBuilder:
@@ -68,4 +68,16 @@ def back(path: str) -> DataflowBuilder:
     return builder
 
 
-DOWNWARD: Mapping[str, Callable[[str], DataflowBuilder]] = {"limits": limits, "commands": commands, "back": back}
+def pairs(path: str) -> DataflowBuilder:
+    """Pair rows at the edge that came down from the cloud, and count them in windows: joins pass on old rows."""
+    builder, readings = _read(path)
+    sent = readings.to_layer("cloud").select("id", "ts", "location", "k", "v").named("sent").to_layer("edge")
+    left = sent.where("id % 2 = 0").named("even")
+    right = sent.where("id % 2 = 1").select("id AS other", "location", "k", "ts AS at", "v AS w").named("odd")
+    both = left.join(right, ["location", "k"], between=("-2 seconds", "2 seconds"), how="left").named("paired")
+    both.write.memory("all")
+    both.group_by(hw.window("ts", "20 seconds", "5 seconds"), "location").agg(n="count(*)").write.memory("windows")
+    return builder
+
+
+DOWNWARD: Mapping[str, Callable[[str], DataflowBuilder]] = {"limits": limits, "commands": commands, "back": back, "pairs": pairs}

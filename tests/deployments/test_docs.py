@@ -45,3 +45,8 @@ def test_models_guide_runs(tmp_path: Path) -> None:
     """Train a model, predict in two zones, and go on with another model."""
     pytest.importorskip("skl2onnx")
     pages.run([pages.DOCS / "guides" / "models.md"], tmp_path, having=("spark",))
+
+
+def test_guide_of_ways_down_runs(tmp_path: Path) -> None:
+    """Judge readings at two edges by a model that the cloud fits."""
+    pages.run([pages.DOCS / "guides" / "send-down.md"], tmp_path, having=("spark",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -18,6 +19,7 @@ from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
 from headwater.plan.build import annotated, build, in_layers, marked_layers
+from headwater.plan.content import holds_back
 from headwater.plan.diff import diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.edit import Move, edited
@@ -89,6 +91,15 @@ def test_a_unit_restarts_where_its_locations_change() -> None:
     changed = build(Dataflow(flow.name, flow.operators, locations=(*flow.locations, "L9")), more)
     assert changed.unit(at.id).locations == ("L1", "L9")
     assert spec_of(changed, at.id).content != spec_of(wider, at.id).content
+
+
+def test_joins_hold_rows_back_by_their_bounds() -> None:
+    plan = planned("pairs")
+    (unit,) = {u.operators: u for u in plan.units if "paired" in u.operators}.values()
+    flow = plan.dataflow
+    assert holds_back(flow, unit, "paired") == 2.0
+    assert holds_back(flow, replace(unit, operators=(*unit.operators, "aggregate")), "aggregate") == 2.0
+    assert holds_back(flow, unit, "even") == 0.0
 
 
 # ---------------------------------------------------------------- refused
