@@ -115,3 +115,6 @@ _.register_sql
 _.sql_text
 _.intra_op_num_threads
 _.inter_op_num_threads
+
+# paho's properties of a message.
+_.UserProperty

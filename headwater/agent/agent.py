@@ -278,7 +278,7 @@ class Agent:
         find = sources_of(deployed.in_force(), deployed.layout)
         found = replay(deployed.layout.all_dead_letters, wanted, find, force=force)
         with self._ordered(), reaching_spark(self.node):
-            deployed.read_replayed()
+            deployed.restart_outdated()
         return [dump(replace(one, zone=self.node)) for one in found]
 
     def _preflight(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:

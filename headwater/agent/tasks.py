@@ -258,7 +258,7 @@ class NodeTasks:
         self._stop(spec.id)
         units.prepare(spec)
         units.start(spec)
-        if units.misses_replayed(units[spec.id]):  # adopted from an agent that was killed after the replay
+        if units.is_outdated(units[spec.id]):  # adopted from an agent that was killed after the replay
             self._stop(spec.id)
             units.start(spec)
 
@@ -362,19 +362,19 @@ class NodeTasks:
         with self.alone(spec.id):
             yield self._with_spark(spec)
 
-    def read_replayed(self) -> None:
-        """Restart units that do not read a directory of replayed records yet: the first replay to a source makes it."""
+    def restart_outdated(self) -> None:
+        """Restart units that do not read a directory of replayed records yet, or the present rows of a table."""
         with self._lock:
             tasks = tuple(self._tasks.values())
         for task in tasks:
             with self.alone(task.unit):
                 if self._tasks.get(task.unit) == task and task.wanted == "running":
-                    self._read_replayed(task)
+                    self._restart_outdated(task)
 
-    def _read_replayed(self, task: Task) -> bool:
-        """Restart a unit if it misses replayed records; return whether it was restarted."""
+    def _restart_outdated(self, task: Task) -> bool:
+        """Restart a unit if it misses replayed records, or rows of a table; return whether it was restarted."""
         work = self._at_work(task.unit)
-        if work is None or self._own is None or not self._own.misses_replayed(work):
+        if work is None or self._own is None or not self._own.is_outdated(work):
             return False
         self._stop(task.unit)
         self._start(self._spec_of(task))
@@ -392,7 +392,7 @@ class NodeTasks:
                 self._finishing.end(spec.id)
                 return True
             task = self._tasks.get(spec.id)
-            if task is not None and self._read_replayed(task):
+            if task is not None and self._restart_outdated(task):
                 return False
             self._finishing.go_on(units, spec.id)
             return False
@@ -545,7 +545,7 @@ class NodeTasks:
         if work is not None and work.running is not None:
             error = work.running.failure(unit.id, active)
             if error is None:
-                if self._read_replayed(task):
+                if self._restart_outdated(task):
                     return
                 work.running.keep_up()
                 if failures.count and now - failures.last > _CALM:

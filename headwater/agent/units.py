@@ -28,6 +28,7 @@ from headwater.connectors.permitted import AgentPermissions, check_unit
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
+from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.sinks import FileSink
 from headwater.disk.checkpoint import (
     advances_watermark,
@@ -46,6 +47,7 @@ from headwater.query.checkedfiles import CheckedFiles
 from headwater.query.counting import Tally
 from headwater.query.failure import failure_of, in_zone
 from headwater.query.query import Running, reaching_spark, running_query
+from headwater.query.tables import TableVersions
 from headwater.query.unit import (
     BEGINNING_OF_TIME,
     END_OF_TIME,
@@ -160,18 +162,34 @@ class Units:
 
     def _compiled(self, spec: UnitSpec) -> CompiledUnit:
         ready = self._ready.pop(spec.id, None)
+        if any(isinstance(o, Lookup) for o in spec.flow.operators):
+            return self.compile(spec, starts=True)
         if ready is not None and ready[0].digest == spec.digest and ready[1] == self.endpoint.generation:
             return ready[2]
         return self.compile(spec)
 
-    def compile(self, spec: UnitSpec) -> CompiledUnit:
-        """Compile a unit; raise its errors. Nothing is started."""
+    def compile(self, spec: UnitSpec, *, starts: bool = False) -> CompiledUnit:
+        """Compile a unit; raise its errors. Nothing is started.
+
+        ``starts``: its query is to begin with changed reference tables, which a running one must not see.
+        """
         options = self.settings.channel_options()
         with self._explained(spec), self.asking_spark():
             spark = self.endpoint.session()
             cores, measure = self.endpoint.cores, self.settings.measure
-            compiler = UnitCompiler(spec, spark, self.layout, options, cores, measure=measure)
+            checkpoint = self.layout.checkpoint(spec.unit)
+            tables = {
+                id_: versions.begin(spark, checkpoint) if starts else versions.current(spark)
+                for id_, versions in self._tables(spec).items()
+            }
+            compiler = UnitCompiler(spec, spark, self.layout, options, cores, tables=tables, measure=measure)
             return compiler.compile()
+
+    def _tables(self, spec: UnitSpec) -> dict[str, TableVersions]:
+        """Return the reference tables of a unit by operator."""
+        unit = spec.unit
+        found = (o for o in spec.flow.operators if isinstance(o, Lookup))
+        return {o.id: TableVersions(self.layout.table(unit, o.id), o) for o in found}
 
     def start(self, spec: UnitSpec) -> None:
         """Start a unit's query where it stopped last, or adopt it when it runs already."""
@@ -258,11 +276,30 @@ class Units:
         work.running = Running.resumed(query, saved, self._explain(work.spec), reached=reached)
         return True
 
-    def misses_replayed(self, work: Work) -> bool:
-        """Return whether a running query was started before the first record was replayed to one of its sources."""
+    def is_outdated(self, work: Work) -> bool:
+        """Return whether a running query is to be started again.
+
+        It was started before the first record was replayed to one of its sources, or before a reference table changed.
+        """
+        if work.running is None or work.finished:
+            return False
         found = (o for o in work.spec.flow.operators if isinstance(o, sources.Source))
         there = {o.id for o in found if replayed_of(self.layout, o) is not None}
-        return work.running is not None and not work.finished and not there <= work.replayed
+        return not there <= work.replayed or self._has_changed_table(work)
+
+    def _has_changed_table(self, work: Work) -> bool:
+        """Look for changed files of the reference tables whose time has come."""
+        now = time.monotonic()
+        for id_, versions in self._tables(work.spec).items():
+            lookup = work.spec.flow[id_]
+            if not isinstance(lookup, Lookup) or lookup.refresh is None:
+                continue
+            if now < work.tables_due.setdefault(id_, now + parse_duration(lookup.refresh)):
+                continue
+            work.tables_due[id_] = now + parse_duration(lookup.refresh)
+            if versions.has_changed():
+                return True
+        return False
 
     def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:
         """End a unit's query at a batch boundary and store its totals; see ``Running.stop``."""

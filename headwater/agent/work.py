@@ -29,6 +29,8 @@ class Work:
     late_before: int = 0
     last_batch: int = -1
     """The newest batch that ``publish_watermark`` has seen idle."""
+    tables_due: dict[str, float] = field(default_factory=dict)
+    """By operator, when to look for changed files of its reference table (monotonic)."""
     idle: IdleInputs = field(default_factory=IdleInputs)
     refused: DeploymentError | None = None
     """Why it was not started."""

@@ -200,12 +200,16 @@ class LocalRun:
             self._agent.end(units=True)
 
     def look(self) -> None:
-        """Restart units that failed by an error of Spark itself, or wait for a broker; let event time advance."""
+        """Restart units that failed by an error of Spark itself, wait for a broker, or join with a changed table.
+
+        Let event time advance.
+        """
         if self._deployed is not None and not self._stopped:
             self._need_spark()
             active = self._deployed.active_runs()
             for unit in self.plan.units:
                 self._mend(unit, active)
+            self._deployed.restart_outdated()
             self._deployed.advance_time()
 
     def _mend(self, unit: Unit, active: Collection[str] = ()) -> bool:

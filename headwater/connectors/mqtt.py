@@ -31,11 +31,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
 
 from headwater.channels.filelog import FileLog
+from headwater.connectors.mqttclient import MqttAddress
 from headwater.connectors.reasons import NOT_UTF8
-from headwater.core.errors import ChannelFull, DataflowError, HeadwaterError, Unavailable
+from headwater.core.errors import ChannelFull, HeadwaterError, Unavailable
 from headwater.dataflow.sources import MqttSource
 from headwater.disk.credentials import read_secret
 
@@ -134,7 +134,7 @@ class MqttBridge:
         self._log = copy.copy(log)
         self._log.limits = replace(log.limits, block_timeout=min(_RETRY_SECONDS, log.limits.block_timeout))
         address = broker_address(source, location)
-        self._host, self._port, self._tls = address
+        self._host, self._port, self._tls = address.host, address.port, address.tls
         self.topic = source.topic.replace("{location}", location)
         identity = [str(log.path.absolute()), source.id, location, self._broker, self.topic]
         # 23 characters: the length that every MQTT 3.1.1 broker accepts. Another topic is another
@@ -451,29 +451,15 @@ def text_of(payload: bytes) -> tuple[str, bool]:
         return NOT_UTF8 + base64.b64encode(payload).decode(), False
 
 
-def broker_address(source: MqttSource, location: str) -> tuple[str, int, bool]:
-    """Parse ``[mqtt[s]://]host[:port]`` into host, port and whether TLS is used."""
-    text = source.broker.replace("{location}", location)
-    try:
-        parts = urlsplit(text if "://" in text else f"mqtt://{text}")
-        host, port, scheme = parts.hostname, parts.port, parts.scheme
-        (host or "").encode("idna")
-    except ValueError:
-        host, port, scheme = None, None, ""
-    if not host or scheme not in ("mqtt", "mqtts") or parts.path not in ("", "/"):
-        raise DataflowError(
-            "not the address of a broker",
-            where=source.where,
-            hint="write it as 'host', 'host:1883' or mqtts://host",
-        )
-    if parts.username is not None or parts.password is not None:
-        raise DataflowError(
-            "a name or password in the broker's address would be stored and shown",
-            where=source.where,
-            hint="name environment variables instead: username_env='...', password_env='...'",
-        )
-    tls = source.tls or scheme == "mqtts"
-    return host, port or (8883 if tls else 1883), tls
+def broker_address(source: MqttSource, location: str) -> MqttAddress:
+    """Return the address of a source's broker at a location."""
+    return MqttAddress.parse(
+        source.broker.replace("{location}", location),
+        tls=source.tls,
+        username_env=source.username_env,
+        password_env=source.password_env,
+        where=source.where,
+    )
 
 
 def _topic(message: Any) -> str:

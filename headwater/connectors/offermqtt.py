@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import base64
-import queue
-from typing import Any
 
 from headwater.connectors.deadletters import DeadLetter
 from headwater.connectors.mqtt import broker_address
+from headwater.connectors.mqttclient import MqttConnection, MqttMessage
 from headwater.connectors.reasons import NOT_UTF8
-from headwater.core.errors import DeploymentError, Unavailable
+from headwater.core.errors import DeploymentError
 from headwater.dataflow.sources import MqttSource
-from headwater.disk.credentials import read_secret
-
-_SECONDS = 10.0  # seconds for the broker to accept a connection, and a message
 
 
 class MqttOffer:
@@ -25,7 +21,7 @@ class MqttOffer:
         self._source, self._location, self._topic = source, location, topic
         coded = record.startswith(NOT_UTF8)
         self._payload = base64.b64decode(record.removeprefix(NOT_UTF8)) if coded else record.encode()
-        self._client: Any = None
+        self._sender: MqttConnection
 
     @property
     def target(self) -> str:
@@ -34,57 +30,15 @@ class MqttOffer:
 
     def make_ready(self) -> None:
         """Connect to the broker; raise Unavailable where that fails, while nothing is sent yet."""
-        self._client = self._connected()
+        self._sender = MqttConnection(broker_address(self._source, self._location))
 
     def offer(self) -> None:
         """Send the message, and wait until the broker has it."""
-        try:
-            sent = self._client.publish(self._topic, self._payload, qos=1)
-            sent.wait_for_publish(_SECONDS)
-            if not sent.is_published():
-                raise self._unreachable("no answer to the message")
-        except (ValueError, RuntimeError) as error:
-            raise self._unreachable(str(error)) from None
+        self._sender.send([MqttMessage(topic=self._topic, payload=self._payload)])
 
     def leave(self) -> None:
         """Close the connection."""
-        self._client.disconnect()
-        self._client.loop_stop()
-
-    def _connected(self) -> Any:
-        try:
-            from paho.mqtt import client as paho
-            from paho.mqtt.enums import CallbackAPIVersion
-        except ImportError:
-            raise Unavailable("paho-mqtt is not installed", hint="pip install headwater[mqtt]") from None
-        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        host, port, tls = broker_address(self._source, self._location)
-        client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv311)
-        user = read_secret(self._source.username_env, where=self._source.where)
-        password = read_secret(self._source.password_env, where=self._source.where)
-        if user is not None or password is not None:
-            client.username_pw_set(user or "", password)
-        if tls:
-            client.tls_set()
-        client.on_connect = lambda client, data, flags, reason, properties: answers.put(reason)
-        try:
-            client.connect(host, port)
-            client.loop_start()
-            reason = answers.get(timeout=_SECONDS)
-        except (OSError, queue.Empty) as error:
-            client.loop_stop()
-            raise self._unreachable(str(error) or "no answer") from None
-        if reason.is_failure:
-            client.loop_stop()
-            raise self._unreachable(str(reason))
-        return client
-
-    def _unreachable(self, why: str) -> Unavailable:
-        return Unavailable(
-            f"the MQTT broker did not take the record: {why}",
-            where=self._source.where,
-            hint="check that the broker runs and that this machine reaches it",
-        )
+        self._sender.close()
 
 
 def mqtt_offer(source: MqttSource, location: str, letter: DeadLetter, record: str) -> MqttOffer:

@@ -20,15 +20,17 @@ from typing import Any, Literal
 
 from headwater.connectors.globs import alternatives, is_glob
 from headwater.connectors.mqtt import broker_address
+from headwater.connectors.mqttwriter import sink_address
 from headwater.continuum.broker import Broker
 from headwater.core.errors import DeploymentError
 from headwater.core.permissions import OPEN, Permissions, is_below
 from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.jdbcurl import parse_jdbc_url
+from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.operators import MapBatches, Operator, Transform
 from headwater.dataflow.optionlists import check_kafka_settings, check_options
 from headwater.dataflow.predictor import Predictor
-from headwater.dataflow.sinks import FileSink, JdbcSink, KafkaSink
+from headwater.dataflow.sinks import FileSink, JdbcSink, KafkaSink, MqttSink
 from headwater.dataflow.sources import FileSource, MqttSource
 from headwater.disk.layout import full_path, sink_directory
 from headwater.plan.content import source_locations
@@ -147,10 +149,14 @@ def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Itera
             | Transform(function=BuiltinFunction(model=Predictor(path=str() as path)))
         ):
             yield ResourceUse(kind="read", target=full_path(path), where=where)
+        case Lookup(embedded=None):
+            yield ResourceUse(kind="read", target=full_path(operator.path), where=where)
         case MqttSource():
             for location in locations:
-                host, port, _ = broker_address(operator, location)
-                yield ResourceUse(kind="connect", target=f"{host}:{port}", where=where)
+                yield ResourceUse(kind="connect", target=broker_address(operator, location).server, where=where)
+            yield from _secrets(where, operator.username_env, operator.password_env)
+        case MqttSink():
+            yield ResourceUse(kind="connect", target=sink_address(operator).server, where=where)
             yield from _secrets(where, operator.username_env, operator.password_env)
         case FileSink():
             yield ResourceUse(kind="write", target=sink_directory(operator.path, spec.unit), where=where)

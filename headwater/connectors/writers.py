@@ -207,11 +207,18 @@ def _kafka(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
     return KafkaSinkWriter(spec, epoch)
 
 
+def _mqtt(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
+    from headwater.connectors.mqttwriter import MqttSinkWriter
+
+    return MqttSinkWriter(spec)
+
+
 SINK_WRITERS: Mapping[str, Callable[[Mapping[str, Any], int], SinkWriter]] = {
     **{kind.sink_writer: ChannelWriter for kind in LOG_KINDS.values()},
     "files": _files,
     DEAD_LETTERS: _dead_letters,
     "kafka": _kafka,
+    "mqtt": _mqtt,
     "callback": _callback,
 }
 """All kinds of sink writers by name: each makes the sink writer of a description and an epoch."""

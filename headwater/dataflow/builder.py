@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import checked
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.hoist import hoist_watermarks
+from headwater.dataflow.lookup import ReferenceTable
 from headwater.dataflow.settings import (
     MOST_WRITTEN,
     ColumnName,
@@ -62,6 +63,11 @@ class DataflowBuilder(habits.NameGuard):
         return Reader(self)
 
     readStream = read
+
+    @property
+    def table(self) -> TableReader:
+        """Reference tables, for ``stream.join(table, on)``."""
+        return TableReader(self)
 
     def sql(self, text: Statement, args: ValuesOf = None, **streams: Stream) -> Stream:
         """Return the stream of a SELECT statement of Spark SQL, as ``spark.sql`` does.
@@ -269,3 +275,50 @@ class Reader(habits.NameGuard):
     def _source(self, cls: type[sources.Source], **settings: Any) -> Stream:
         operator = cls(id=self.builder.new_id(cls.kind), **settings)
         return Stream(self.builder, operator, (), operator.output(()))
+
+
+@dataclass(frozen=True)
+class TableReader(habits.NameGuard):
+    """Reference tables: rows that do not stream.
+
+    A single local file of at most a mebibyte becomes part of the dataflow; else each zone reads the path: a file, a
+    directory or a glob. With ``refresh`` a zone looks that often for changed files, and its units go on with the new
+    rows at the boundary of a batch.
+    """
+
+    builder: DataflowBuilder
+
+    def csv(
+        self, path: Place, schema: SchemaOf, *, refresh: Duration | None = None, **options: Option
+    ) -> ReferenceTable:
+        """Read CSV files; Spark's options (``header``, ``sep``, ``timestampFormat`` ...) by name."""
+        return self._table("csv", path, schema, refresh, options)
+
+    def json(
+        self, path: Place, schema: SchemaOf, *, refresh: Duration | None = None, **options: Option
+    ) -> ReferenceTable:
+        """Read files of JSON lines."""
+        return self._table("json", path, schema, refresh, options)
+
+    def parquet(self, path: Place, schema: SchemaOf, *, refresh: Duration | None = None) -> ReferenceTable:
+        """Read Parquet files."""
+        return self._table("parquet", path, schema, refresh, {})
+
+    def _unknown(self, name: str) -> habits.UnknownName:
+        return habits.missing(name, self, habits.READER, where=f"table of dataflow '{self.builder.name}'")
+
+    def _place_of(self, method: str) -> str:
+        return f"table.{method} of dataflow '{self.builder.name}'"
+
+    def _table(
+        self,
+        format: Literal["csv", "json", "parquet"],
+        path: str,
+        schema: str,
+        refresh: str | None,
+        options: Mapping[str, Any],
+    ) -> ReferenceTable:
+        text = schema_text(schema, f"table.{format}('{cut(path, 200)}')")
+        settings = tuple(sorted((k, str(v)) for k, v in options.items()))
+        table = ReferenceTable(format=format, path=path, schema_text=text, options=settings, refresh=refresh)
+        return table.with_file()

@@ -20,6 +20,7 @@ from headwater.core.requirement import Requirement
 from headwater.core.rules import FileName, Refused
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, sources, stateful
+from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.settings import MOST_LOCATIONS, MOST_OPERATORS
 from headwater.dataflow.types import StreamType
 
@@ -34,10 +35,11 @@ KINDS: Mapping[str, type[ops.Operator]] = {
     c.kind: c
     for c in (
         sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource,
-        ops.Where, ops.Select, ops.Explode, ops.Union, ops.ToLocations, ops.MapBatches, ops.Transform, ops.Watermark,
+        ops.Where, ops.Select, ops.Explode, ops.Union, ops.ToLocations, Lookup,
+        ops.MapBatches, ops.Transform, ops.Watermark,
         stateful.Aggregate, stateful.Dedup, stateful.Join, stateful.CountWindow, stateful.Scan,
         sinks.FileSink, sinks.ConsoleSink, sinks.MemorySink, sinks.CallbackSink, sinks.KafkaSink,
-        sinks.JdbcSink,
+        sinks.MqttSink, sinks.JdbcSink,
     )
 }  # fmt: skip
 

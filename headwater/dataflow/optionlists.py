@@ -11,6 +11,7 @@ from typing import Final
 
 from headwater.core.errors import DataflowError, HeadwaterError, suggestion
 from headwater.dataflow.jdbcurl import DRIVERS, parse_jdbc_url
+from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import JdbcSink, KafkaSink
 from headwater.dataflow.sources import FileSource
@@ -35,6 +36,18 @@ _FILES = [
     "recursiveFileLookup",
     *PLACES,
 ]
+_OF_STREAMS = (
+    "cleanSource",
+    "discardCachedInputRatio",
+    "fileNameOnly",
+    "latestFirst",
+    "maxBytesPerTrigger",
+    "maxCachedFiles",
+    "maxFileAge",
+    "maxFilesPerTrigger",
+    "mode",
+)
+"""Options that a table's files do not have; a malformed row of a table is an error."""
 _TIMES = ["dateFormat", "enableDateTimeParsingFallback", "locale", "timeZone", "timestampFormat", "timestampNTZFormat"]
 _TEXT = ["charset", "encoding", "lineSep", "mode", "multiLine"]
 FILE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -164,6 +177,10 @@ def check_options(operator: Operator) -> None:
         case FileSource():
             given = [name for name, _ in operator.options]
             _check(operator, given, FILE_OPTIONS.get(operator.format, ()), f"a source of {operator.format} files")
+        case Lookup():
+            given = [name for name, _ in operator.options]
+            allowed = [n for n in FILE_OPTIONS.get(operator.format, ()) if n not in (*PLACES, *_OF_STREAMS)]
+            _check(operator, given, allowed, f"a table of {operator.format} files")
         case KafkaSink():
             _check(operator, [name for name, _ in operator.options], KAFKA_OPTIONS, "a Kafka sink")
         case JdbcSink():

@@ -206,5 +206,8 @@ DurationOrNone = Annotated[str, Span(least=0)]
 """A duration that may be zero."""
 Bound = Annotated[str, Interval()]
 
+TableContent = Annotated[str, Text(most=2**21)]
+"""A reference table's file in base64: each unit's order has a copy of it."""
+
 StateText = Annotated[str, Text(most=2**20)]
 """The JSON of a first state: each key has a copy of it."""

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.operators import Operator
-from headwater.dataflow.settings import ColumnName, Place, ShownRows
+from headwater.dataflow.settings import ColumnName, Place, QualityOfService, ShownRows
 from headwater.dataflow.types import StreamType
 
 
@@ -119,6 +119,45 @@ class KafkaSink(Sink):
         for name, _ in self.options:
             if any(word in name for word in ("password", "secret", "jaas", "key.pem")):
                 raise self.error(f"'{name}' would be stored with the dataflow", "name it: password_env='VARIABLE'")
+        return inputs[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MqttSink(Sink):
+    """Messages of an MQTT topic: rows of ``value``, and of ``topic`` where they name their own.
+
+    The batch is sent in its order; a failure may send it again. With MQTT 5, a repeated message has the same property
+    ``headwater-id``, by which a receiver recognises it.
+    """
+
+    kind: ClassVar[str] = "mqtt_out"
+    shown: ClassVar[tuple[str, ...]] = ("topic",)
+    broker: Place
+    topic: Place | None = None
+    qos: QualityOfService = 1
+    retain: bool = False
+    username_env: Place | None = None
+    password_env: Place | None = None
+    tls: bool = False
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        return self.kind, self.broker, self.topic or ""
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        columns = {c.name.lower(): c.type.text for c in inputs[0].schema.columns}
+        wanted = {"value"} | ({"topic"} if self.topic is None else set())
+        if columns.keys() != wanted:
+            raise self.error(
+                f"MQTT takes columns {', '.join(sorted(wanted))}, not {', '.join(columns)}",
+                "write.mqtt(broker, topic, value='...') makes them of any stream",
+            )
+        if columns["value"] not in ("string", "binary"):
+            raise self.error(f"MQTT takes text or binary, and 'value' is {columns['value']}", "cast it to string")
+        if columns.get("topic", "string") != "string":
+            raise self.error(f"'topic' is {columns['topic']}", "cast it to string")
+        if self.topic is not None and set(self.topic) & set("+#"):
+            raise self.error(f"'{self.topic}' has a wildcard: messages go to one topic", "write the topic out")
         return inputs[0]
 
 

@@ -18,6 +18,7 @@ from headwater.dataflow import stateful
 from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.grouped import Grouped
 from headwater.dataflow.keys import KeyExpression, Keys
+from headwater.dataflow.lookup import Lookup, ReferenceTable
 from headwater.dataflow.pairs import pair_fold, pairing
 from headwater.dataflow.recognition import recognition
 from headwater.dataflow.rowwindows import Counted, Windowed
@@ -121,7 +122,7 @@ class Stream(StreamBase):
 
     def join(
         self,
-        other: Stream,
+        other: Stream | ReferenceTable,
         on: Columns,
         *,
         within: Bound | None = None,
@@ -134,7 +135,17 @@ class Stream(StreamBase):
         minus this one's, as intervals of Spark SQL, such as ``"1 hour 30 minutes"`` or, by the calendar, ``"-1 year"``.
         Bounds are at most 1000 years. ``how="left"`` also returns unpaired rows of this stream. Two streams of windows
         are joined without a bound, by equal windows and other keys: ``join(other, ["window", "machine"])``.
+
+        With a reference table (``f.table.csv(...)``), add the columns of its rows of equal keys, without a bound.
         """
+        if isinstance(other, ReferenceTable):
+            if within is not None or between is not None:
+                raise DataflowError(
+                    "a table's rows have no time",
+                    where=f"join after '{self.operator.id}'",
+                    hint="leave out within and between",
+                )
+            return self._then(Lookup, on=tuple_of(on), how=how, **vars(other))
         windows = [s.shape.event_time is not None and not s._has_time() for s in (self, other)]
         if all(windows) and within is None and between is None:
             between = ("0 seconds", "0 seconds")

@@ -124,8 +124,10 @@ class StreamBase(habits.NameGuard):
                 where=f"to_layer after '{self.operator.id}'",
                 hint="by='site' for rows that name their location; location_as='site' for a copy to each location",
             )
-        # Rows meet in the layer of an earlier mark before they go to locations: .to_layer("cloud").to_layer("edge", ...).
-        whole = self if self.next_layer == self.operator.layer else self.select(*map(quoted, self.columns))
+        # Rows meet in the layer of an earlier mark first: .to_layer("cloud").to_layer("edge", by=...). A watermark does
+        # not keep them there: it goes to its input.
+        stays = self.next_layer == self.operator.layer and not isinstance(self.operator, ops.Watermark)
+        whole = self if stays else self.select(*map(quoted, self.columns))
         below = replace(whole, next_layer=layer, next_requires=Requirement())
         return below._then(ops.ToLocations, column=column, copies=by is None)
 

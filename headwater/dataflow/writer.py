@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal
 
+from headwater.core.errors import DataflowError
 from headwater.dataflow import habits, sinks
 from headwater.dataflow.arguments import ArgumentGuard
 from headwater.dataflow.settings import (
@@ -14,6 +15,7 @@ from headwater.dataflow.settings import (
     Label,
     Option,
     Place,
+    QualityOfService,
     ShownRows,
 )
 from headwater.dataflow.streambase import S
@@ -90,6 +92,43 @@ class Writer(habits.NameGuard, Generic[S]):
             user_env=user_env,
             password_env=password_env,
             options=tuple(sorted((k.replace("_", "."), str(v)) for k, v in options.items())),
+        )
+
+    def mqtt(
+        self,
+        broker: Place,
+        topic: Place | None = None,
+        *,
+        topic_from: Computed | None = None,
+        value: Computed | None = None,
+        qos: QualityOfService = 1,
+        retain: bool = False,
+        username_env: Place | None = None,
+        password_env: Place | None = None,
+        tls: bool = False,
+    ) -> WrittenStream[S]:
+        """Send messages to an MQTT topic, or with ``topic_from`` to the one that this expression gives for each row.
+
+        ``value``: the payload, as an expression; else each row is one JSON object. ``{zone}`` in the topic is replaced.
+        ``username_env`` and ``password_env`` name secrets, ``HEADWATER_SECRET_...``. MQTT 5.
+        """
+        if (topic is None) == (topic_from is None):
+            raise DataflowError(
+                "write.mqtt takes either a topic or topic_from",
+                where=self._place_of("mqtt"),
+                hint="write.mqtt('broker', 'plant/alarms'), or topic_from=\"concat('plant/', site, '/commands')\"",
+            )
+        columns = [f"{row_json(self.stream.columns) if value is None else value} AS value"]
+        columns += [f"{topic_from} AS topic"] if topic_from is not None else []
+        return Writer(self.stream.select(*columns))._sink(
+            sinks.MqttSink,
+            broker=broker,
+            topic=topic,
+            qos=qos,
+            retain=retain,
+            username_env=username_env,
+            password_env=password_env,
+            tls=tls,
         )
 
     def jdbc(

@@ -74,9 +74,9 @@ def edited(plan: DeploymentPlan, edit: Edit) -> Deployment:
 def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None = None) -> Deployment:
     """Put an operator into another layer or onto a host, with the neighbours that must follow.
 
-    Upwards, the operators after it follow, downwards those before it, except over a way down the tree. The name of a unit
-    stands for its operators except sources, with its node for its locations only. ``location`` limits the move to
-    the rows of one location. Raises PlacementError if a source would have to move: its data stays where it is.
+    Upwards, the operators after it follow, downwards those before it, except over a way down the tree. The name of a
+    unit stands for its operators except sources, with its node for its locations only. ``location`` limits the move
+    to the rows of one location. Raises PlacementError if a source would have to move: its data stays where it is.
     """
     flow, continuum = plan.dataflow, plan.continuum
     if operator not in flow.order and operator in _unit_names(plan):

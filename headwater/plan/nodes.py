@@ -191,8 +191,8 @@ def _direction_problems(
                         f"runs in layer {low}{at}, below its input '{parent}' in layer {high}, "
                         "whose rows do not name their location",
                         where=dataflow[id_].where,
-                        hint=f"write to_layer('{low}', location_as='site') for a copy of each row at every location, or "
-                        f"to_layer('{low}', by='COLUMN') with the column that names it; or put '{id_}' in {high} or "
+                        hint=f"write to_layer('{low}', location_as='site') for a copy of each row at every location, "
+                        f"or to_layer('{low}', by='COLUMN') with the column that names it; or put '{id_}' in {high} or "
                         f"higher, or '{parent}' lower",
                     )
                 )

@@ -6,6 +6,8 @@ applyInArrow), so that the two forms check each other.
 
 from __future__ import annotations
 
+import functools
+import operator as operators
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
 from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.function import raised
+from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.predictor import spark_predictor_of
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.types import StreamType
@@ -29,6 +32,10 @@ from headwater.sql.schema import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+Tables = Callable[[Lookup], DataFrame]
+"""Returns the rows of an operator's reference table."""
 
 
 def span(seconds: float) -> str:
@@ -43,8 +50,12 @@ def apply(
     *,
     streaming: bool,
     locations: Sequence[str] = (),
+    tables: Tables | None = None,
 ) -> DataFrame:
-    """Apply an operator to its inputs' frames, at some locations. Watermarks are the caller's affair."""
+    """Apply an operator to its inputs' frames, at some locations, with the rows of reference tables.
+
+    Watermarks are the caller's affair.
+    """
     frame, type_ = frames[0], types[0]
     match operator:
         case ops.Where():
@@ -57,6 +68,8 @@ def apply(
             for other in frames[1:]:
                 frame = frame.unionByName(other)
             return frame
+        case Lookup() if tables is not None:
+            return _lookup(operator, frame, tables(operator))
         case ops.ToLocations():
             return _to_locations(operator, frame, locations)
         case ops.Watermark() | Sink():
@@ -122,6 +135,18 @@ def _explode(operator: ops.Explode, frame: DataFrame) -> DataFrame:
         return frame.select("*", function(value).alias(operator.alias))
     with_position = F.posexplode_outer if operator.outer else F.posexplode
     return frame.select("*", with_position(value).alias(operator.position, operator.alias))
+
+
+def _lookup(operator: Lookup, frame: DataFrame, table: DataFrame) -> DataFrame:
+    keys = {k.lower() for k in operator.on}
+    rest = [n for n in operator.table.names if n.lower() not in keys]
+    named = [column_of(key).alias(f"__key{n}") for n, key in enumerate(operator.on)]
+    rows = table.select(*named, *map(column_of, rest))
+    same = functools.reduce(
+        operators.and_, (column_of(key) == column_of(f"__key{n}") for n, key in enumerate(operator.on))
+    )
+    joined = frame.join(F.broadcast(rows), same, operator.how)
+    return joined.select(*(column_of(n) for n in (*frame.columns, *rest)))
 
 
 def at_locations(column: str, locations: Sequence[str]) -> str:

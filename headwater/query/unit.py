@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ from headwater.connectors.sparksql import column_of, expression, items
 from headwater.connectors.writers import DEAD_LETTERS
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sources, stateful
-from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
+from headwater.dataflow.lookup import Lookup
+from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, MqttSink, Sink
 from headwater.dataflow.types import StreamType
 from headwater.disk.checkpoint import AGAIN, checkpoint_number
 from headwater.disk.layout import Layout, sink_directory, writer_name
@@ -54,7 +55,7 @@ from headwater.query.writer import TAG, tag_column
 from headwater.sql.lexer import quote_string, quoted
 
 WATERMARK = "__wm"
-_BY_ROW = (*ops.STATELESS_SQL, ops.Explode, ops.MapBatches, ops.Transform)
+_BY_ROW = (*ops.STATELESS_SQL, ops.Explode, ops.MapBatches, ops.Transform, Lookup)
 BEGINNING_OF_TIME, END_OF_TIME = "1970-01-01T00:00:00Z", "9999-01-01T00:00:00Z"
 
 
@@ -119,6 +120,7 @@ class UnitCompiler:
         channel: dict[str, Any],
         parallelism: int,
         *,
+        tables: Mapping[str, Path],
         measure: bool = True,
     ) -> None:
         self._spec = spec
@@ -128,6 +130,7 @@ class UnitCompiler:
         self._layout = layout
         self._channel = channel
         self._parallelism = parallelism
+        self._tables = tables
         self._controlled = False
         self._reads: Counter[str] = Counter()
         self._replayed: set[str] = set()
@@ -193,9 +196,7 @@ class UnitCompiler:
         if id_ in self._flow:
             operator = self._flow[id_]
             return isinstance(operator, sources.Source) and (is_routed or not can_be_malformed(operator))
-        return (
-            not self._punctuated(self._flow.types[id_]) and self._unit.part is None and id_ not in self._spec.located
-        )
+        return not self._punctuated(self._flow.types[id_]) and self._unit.part is None and id_ not in self._spec.located
 
     def _count(self, frame: DataFrame, name: str, *conditions: str) -> DataFrame:
         """Make the query count a frame's rows: all, or for each condition those that meet it."""
@@ -236,9 +237,16 @@ class UnitCompiler:
         types = [self._flow.types[i] for i in operator.inputs]
         if isinstance(operator, stateful.Aggregate):
             frames = [self._with_late(operator, frames[0], types[0])]
-        made = compile.apply(operator, frames, types, streaming=True, locations=self._unit.locations)
+        made = self._applied(operator, frames, types)
         keeps_columns = isinstance(operator, stateful.Aggregate | stateful.Join)
         return compile.whole(made, self._flow.types[id_]) if keeps_columns else made
+
+    def _applied(self, operator: ops.Operator, frames: list[DataFrame], types: list[StreamType]) -> DataFrame:
+        def rows(lookup: Lookup) -> DataFrame:
+            return self._spark.read.parquet(str(self._tables[lookup.id]))
+
+        here = self._unit.locations
+        return compile.apply(operator, frames, types, streaming=True, locations=here, tables=rows)
 
     def _with_late(self, operator: stateful.Aggregate, frame: DataFrame, type_: StreamType) -> DataFrame:
         """Observe the late rows in front of an aggregate; behind another stateful operator no row is late."""
@@ -267,8 +275,7 @@ class UnitCompiler:
             parts = (part for i in operator.inputs for part in self._by_read(i))
         else:
             types = [self._flow.types[operator.inputs[0]]]
-            made = compile.apply
-            parts = (made(operator, [f], types, streaming=True) for f in self._by_read(operator.inputs[0]))
+            parts = (self._applied(operator, [f], types) for f in self._by_read(operator.inputs[0]))
         if id_ not in self._points or id_ in self._counting.observed:
             yield from parts
             return
@@ -558,6 +565,16 @@ class UnitCompiler:
                 "delivery": operator.delivery,
                 "user_env": operator.user_env,
                 "password_env": operator.password_env,
+            }
+        if isinstance(operator, MqttSink):
+            return {
+                "tag": tag,
+                "kind": "mqtt",
+                "path": scratch,
+                "operator": id_,
+                "lineage": lineage,
+                **{k: v for k, v in operator.config().items() if v is not None},
+                "topic": None if operator.topic is None else operator.topic.replace("{zone}", self._unit.zone),
             }
         if isinstance(operator, Sink):
             fsync = self._channel.get("fsync", True)

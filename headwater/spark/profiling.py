@@ -23,6 +23,7 @@ from headwater.connectors.sources import can_be_malformed, source_frame, well_fo
 from headwater.connectors.sparksql import column_of
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import FileSource, Source
@@ -30,6 +31,7 @@ from headwater.dataflow.stateful import WINDOW_TYPE
 from headwater.plan.profile import ASSUMED_CPU_S, OperatorProfile, Profile
 from headwater.query import compile
 from headwater.query.sparktypes import WINDOW_MARK
+from headwater.query.tables import rows_of_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,7 +183,7 @@ class _Work:
 
         def frame() -> DataFrame:
             frames = [self._watermarked(i) if operator.stateful else self._read(i) for i in operator.inputs]
-            return compile.apply(operator, frames, types, streaming=True, locations=self._locations)
+            return compile.apply(operator, frames, types, streaming=True, locations=self._locations, tables=self._table)
 
         times = []
         for _ in range(self._repeats if rows_in else 0):
@@ -190,11 +192,14 @@ class _Work:
             self.state_bytes[operator.id] = max(state, self.state_bytes.get(operator.id, 0.0))
         # A batch run also outputs windows that are still open: later operators are measured over all of them.
         frames = [self._batch(i) for i in operator.inputs]
-        whole = compile.apply(operator, frames, types, streaming=False, locations=self._locations)
+        whole = compile.apply(operator, frames, types, streaming=False, locations=self._locations, tables=self._table)
         whole.write.mode("overwrite").parquet(str(self._place(operator.id)))
         reading = sum(self._reading_of(i) for i in operator.inputs)
         seconds = median(times) - reading if times else 0.0
         return ProfiledOperator(operator.id, rows_in, self._count(operator.id), seconds)
+
+    def _table(self, lookup: Lookup) -> DataFrame:
+        return rows_of_table(self._spark, lookup, self._directory / f"table-{lookup.id}")
 
     def bytes_out(self, name: str) -> float:
         """Return the bytes of a row in files, compressed."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.sinks import FileSink, MemorySink
 from headwater.plan.build import build
 from headwater.plan.deployment import Deployment as Decision
@@ -18,7 +20,7 @@ from headwater.testing.compare import Difference, NotEquivalent, compare
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from headwater.continuum.model import Continuum
     from headwater.spark.endpoint import LocalEndpoint
@@ -50,8 +52,21 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
         else:
             types = [dataflow.types[i] for i in operator.inputs]
             inputs = [frames[i] for i in operator.inputs]
-            frames[id_] = compile.apply(operator, inputs, types, streaming=False, locations=locations)
+            frames[id_] = compile.apply(
+                operator, inputs, types, streaming=False, locations=locations, tables=partial(_table, spark)
+            )
     return {s.id: frames[s.id].toArrow() for s in dataflow.sinks}
+
+
+def _table(spark: SparkSession, lookup: Lookup) -> DataFrame:
+    """Read a reference table; a file in the dataflow is written for it."""
+    import tempfile
+
+    from headwater.query.tables import rows_of_table
+
+    with tempfile.TemporaryDirectory(prefix="headwater-oracle-") as scratch:
+        rows = rows_of_table(spark, lookup, Path(scratch)).toArrow()
+    return spark.createDataFrame(rows)
 
 
 @dataclass(frozen=True)

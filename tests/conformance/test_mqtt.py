@@ -472,7 +472,8 @@ def test_messages_sent_again_after_a_lost_connection_are_known(tmp_path: Path, b
 )
 def test_broker_addresses(text: str, tls: bool, expected: tuple[str, int, bool]) -> None:
     of = MqttSource(id="m", broker=text, topic="t", schema_text="v bigint", tls=tls)
-    assert broker_address(of, "edge1") == expected
+    found = broker_address(of, "edge1")
+    assert (found.host, found.port, found.tls) == expected
 
 
 @pytest.mark.parametrize("text", ["", "http://host", "host:port", "mqtt://me:pw@host", "host/path", "a..b"])

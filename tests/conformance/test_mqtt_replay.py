@@ -104,7 +104,7 @@ def test_without_a_broker_nothing_is_begun(
     place, id_ = tmp_path / "dead", letter(tmp_path / "dead", topic)
     away = source(broker, topic)
     away = type(away)(**{**vars(away), "broker": f"127.0.0.1:{free_port()}"})
-    assert "did not take the record" in str(replayed(place, id_, away, '{"v": 1}').reason)
+    assert "did not take the message" in str(replayed(place, id_, away, '{"v": 1}').reason)
     monkeypatch.setenv("HEADWATER_SECRET_MQTT_PASSWORD", "wrong-secret")
     refused = replayed(place, id_, source(broker, topic), '{"v": 1}')
     assert refused.outcome == "refused" and "wrong-secret" not in str(refused.reason)

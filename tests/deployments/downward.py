@@ -80,4 +80,9 @@ def pairs(path: str) -> DataflowBuilder:
     return builder
 
 
-DOWNWARD: Mapping[str, Callable[[str], DataflowBuilder]] = {"limits": limits, "commands": commands, "back": back, "pairs": pairs}
+DOWNWARD: Mapping[str, Callable[[str], DataflowBuilder]] = {
+    "limits": limits,
+    "commands": commands,
+    "back": back,
+    "pairs": pairs,
+}

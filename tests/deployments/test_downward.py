@@ -34,7 +34,9 @@ def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint,
     source = BoundedSource(tmp_path / "in", rows(60, seed=11), rows_per_file=20)
     source.release_all()
     flow, continuum = DOWNWARD[name](source.path).build(), Continuum.from_text(CONTINUUM)
-    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=DECISIONS[decision](flow, continuum))
+    outcome = check_equivalent(
+        flow, continuum, endpoint, tmp_path / "run", decision=DECISIONS[decision](flow, continuum)
+    )
     assert all(count > 0 for count in outcome.rows.values()), "an empty result proves nothing"
     down = [c for c in outcome.plan.channels if c.zone == "C1" and any(links for links in c.routes.values())]
     assert bool(down) == (decision != "one unit")

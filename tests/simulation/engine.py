@@ -111,8 +111,10 @@ class SimulatedEndpoint:
 class RowCompiler(UnitCompiler):
     """Compile a unit for the row engine; the sink writers' descriptions are the product's."""
 
-    def __init__(self, spec: Any, spark: Any, layout: Layout, channel: Any, cores: int, *, measure: bool) -> None:
-        super().__init__(spec, spark, layout, channel, cores, measure=False)
+    def __init__(
+        self, spec: Any, spark: Any, layout: Layout, channel: Any, cores: int, *, tables: Any, measure: bool
+    ) -> None:
+        super().__init__(spec, spark, layout, channel, cores, tables=tables, measure=False)
 
     def compile(self) -> CompiledUnit:
         """Return the unit's frame and its sink writers."""

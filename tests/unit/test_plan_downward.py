@@ -102,6 +102,17 @@ def test_joins_hold_rows_back_by_their_bounds() -> None:
     assert holds_back(flow, unit, "even") == 0.0
 
 
+@pytest.mark.parametrize("timed", [False, True])
+def test_rows_meet_in_the_layer_that_was_marked_before(timed: bool) -> None:
+    builder, read = begin()
+    cloud = read.to_layer("cloud")
+    cloud = cloud.with_watermark("ts", "1 second") if timed else cloud
+    cloud.to_layer("edge", by="k").named("sent").write.memory("out")
+    plan = build(builder.build(), TREE)
+    (parent,) = plan.dataflow["sent"].inputs
+    assert plan.layers[parent] == "cloud"
+
+
 # ---------------------------------------------------------------- refused
 
 
@@ -109,7 +120,9 @@ def test_rows_that_do_not_name_their_location_cannot_go_down() -> None:
     builder, read = begin()
     read.to_layer("cloud").select("k", "v").to_layer("edge").where("v > 1").named("low").write.memory("out")
     (reason, *_) = reasons(builder.build())
-    assert "runs in layer edge, below its input 'select' in layer cloud, whose rows do not name their location" in reason
+    assert (
+        "runs in layer edge, below its input 'select' in layer cloud, whose rows do not name their location" in reason
+    )
     assert "to_layer('edge', location_as='site')" in reason
 
 
@@ -157,7 +170,9 @@ def test_a_move_stops_at_a_way_down() -> None:
     assert {u.action for u in diff(plan, plan).units} == {"unchanged"}
 
 
-@pytest.mark.parametrize("strategy", ["aels", "aels_rp", "aels_rp_la", "local_search", "optimal", "atsoo_h", "tsoo_exact"])
+@pytest.mark.parametrize(
+    "strategy", ["aels", "aels_rp", "aels_rp_la", "local_search", "optimal", "atsoo_h", "tsoo_exact"]
+)
 @pytest.mark.parametrize("name", list(DOWNWARD))
 def test_strategies_place_the_rest(name: str, strategy: str, tmp_path: Any) -> None:
     flow = DOWNWARD[name]("/d/{location}").build()
@@ -181,9 +196,7 @@ def _falls(flow: Dataflow, upper: str, lower: str) -> bool:
 def test_any_layers_give_a_plan_without_a_circle(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(DOWNWARD)))
     flow = DOWNWARD[name]("/d/{location}").build()
-    layers = {
-        o: "edge" if not flow[o].inputs else data.draw(st.sampled_from(LAYERS), label=o) for o in flow.order
-    }
+    layers = {o: "edge" if not flow[o].inputs else data.draw(st.sampled_from(LAYERS), label=o) for o in flow.order}
     edges = sorted((p, c) for c in flow.order for p in flow[c].inputs)
     cuts = frozenset(data.draw(st.lists(st.sampled_from(edges), max_size=3), label="cuts"))
     try:
@@ -213,7 +226,9 @@ def test_units_do_not_wait_for_each_other() -> None:
     """The edge reads the cloud's sums beside its own rows, and the cloud reads the edge's rows beside its sums."""
     builder, read = begin()
     timed = read.with_watermark("ts", "1 second").named("timed")
-    counted = timed.to_layer("cloud").group_by(hw.window("ts", "1 minute"), "location").agg(n="count(*)").named("counted")
+    counted = (
+        timed.to_layer("cloud").group_by(hw.window("ts", "1 minute"), "location").agg(n="count(*)").named("counted")
+    )
     back = counted.to_layer("edge").select("location", "window_time(window) AS ts", "n").named("back")
     own = timed.select("location", "ts", "CAST(1 AS bigint) AS n").named("own")
     again = own.union(back).named("again")

@@ -1,0 +1,114 @@
+"""Reference tables: rows that do not stream, and the operator that joins a stream with them."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from headwater.core.errors import DataflowError
+from headwater.core.text import cut
+from headwater.dataflow.operators import Operator, checked_schema
+from headwater.dataflow.settings import Duration, Place, TableContent
+from headwater.dataflow.types import StreamType
+from headwater.sql.schema import Schema
+
+MOST_EMBEDDED = 2**20
+"""Bytes of a table's file that becomes part of the dataflow: stored plans and each unit's order have a copy of it."""
+
+_UNEQUAL = ("float", "double")
+"""Types of which equal values may compare as unequal, or the other way round, from one engine to the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceTable:
+    """A reference table: files of a format, with their columns.
+
+    ``embedded``: the file itself (base64), where it is part of the dataflow; else each zone reads ``path``.
+    ``refresh``: how often a zone looks for a change; None: never.
+    """
+
+    format: Literal["csv", "json", "parquet"]
+    path: Place
+    schema_text: str
+    options: tuple[tuple[str, str], ...] = ()
+    embedded: TableContent | None = None
+    refresh: Duration | None = None
+
+    def with_file(self) -> ReferenceTable:
+        """Return the table with its file in it, where that is one small local file that is not to be refreshed."""
+        path = Path(self.path)
+        try:
+            if self.refresh is not None or not path.is_file() or path.stat().st_size > MOST_EMBEDDED:
+                return self
+            # By its name alone: the same table from elsewhere is the same operator.
+            return replace(self, path=path.name, embedded=base64.b64encode(path.read_bytes()).decode())
+        except (OSError, ValueError):
+            return self  # such as a path that only the zones have
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lookup(Operator):
+    """Add the columns of a reference table's rows with equal keys; a row has a result for each of them.
+
+    ``how="left"``: rows without one are kept, with NULLs. A NULL key equals none, as in SQL. The settings of the table
+    are those of ``ReferenceTable``.
+    """
+
+    kind: ClassVar[str] = "lookup"
+    shown: ClassVar[tuple[str, ...]] = ("on", "path")
+    on: tuple[str, ...]
+    how: Literal["inner", "left"] = "inner"
+    format: Literal["csv", "json", "parquet"]
+    path: Place
+    schema_text: str
+    options: tuple[tuple[str, str], ...] = ()
+    embedded: TableContent | None = None
+    refresh: Duration | None = None
+
+    @property
+    def table(self) -> Schema:
+        """The table's columns."""
+        return Schema.parse(self.schema_text)
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        source = inputs[0]
+        try:
+            table = self.table
+        except DataflowError as error:
+            raise self.error(error.what, error.hint or "write the schema as 'id bigint, v double'") from error
+        if not self.on:
+            raise self.error("a join with a table needs key columns", "join(table, on='machine')")
+        keys = {k.lower() for k in self.on}
+        if len(keys) < len(self.on):
+            raise self.error(f"duplicate keys: {cut(', '.join(self.on), 200)}", "names ignore case: name each once")
+        for key in self.on:
+            mine, other = source.schema.find(key), table.find(key)
+            if mine is None or other is None:
+                side, columns = ("stream", source.schema) if mine is None else ("table", table)
+                raise self.error(
+                    f"the {side} has no column '{key}'", f"its columns are {cut(', '.join(columns.names), 200)}"
+                )
+            if mine.type != other.type:
+                raise self.error(
+                    f"'{key}' is {mine.type.text} in the stream and {other.type.text} in the table", "cast one of them"
+                )
+            if mine.type.text in _UNEQUAL or mine.type.text.startswith(("struct", "array", "map")):
+                raise self.error(
+                    f"'{key}' is {mine.type.text}: such values are no keys", "use a whole number or a text"
+                )
+        if self.embedded is not None:
+            try:
+                base64.b64decode(self.embedded, validate=True)
+            except ValueError:
+                raise self.error("the table's content is not base64", "build the dataflow again") from None
+        rest = [c for c in table.columns if c.name.lower() not in keys]
+        clash = {c.name.lower() for c in rest} & {c.name.lower() for c in source.schema.columns}
+        if clash:
+            raise self.error(
+                f"stream and table both have: {cut(', '.join(sorted(clash)), 200)}",
+                "rename them in the stream, or leave them out of the table's schema",
+            )
+        schema = checked_schema(self, [*source.schema.columns, *rest])
+        return StreamType(schema, source.event_time, source.located_by)
