@@ -29,18 +29,26 @@ def over_limit(state: dict[str, Any] | None, row: dict[str, Any]) -> tuple[dict[
     return state, {**row, "above": row["v"] - state["mean"]}
 
 
-def limits(path: str) -> DataflowBuilder:
+def _write(stream: Stream, name: str, out: str | None) -> None:
+    if out is None:
+        stream.write.memory(name)
+    else:
+        stream.write.parquet(f"{out}/{name}").named(name)
+
+
+def limits(path: str, out: str | None = None) -> DataflowBuilder:
     """Give means of all locations, computed in the cloud, to each location: its readings above them are alarms."""
     builder, readings = _read(path)
     means = readings.to_layer("cloud").group_by(hw.window("ts", "10 seconds"), "k").agg(mean="avg(v)").named("means")
-    means.select("k", "mean", "window.end AS until").write.memory("mean_list")
+    _write(means.select("k", "mean", "window.end AS until"), "mean_list", out)
     below = means.to_layer("edge", location_as="location").select(
         "location", "k", "window_time(window) AS ts", "CAST(NULL AS double) AS v", "mean", "CAST(-1 AS bigint) AS id"
     )
     both = readings.select("location", "k", "ts", "v", "CAST(NULL AS double) AS mean", "id").union(below)
     alarms = both.scan(over_limit, ALARM, keys=["location", "k"], order_by=["ts", "id"]).named("alarms")
-    alarms.write.memory("at_edge")
-    alarms.to_layer("cloud").group_by(hw.window("ts", "20 seconds"), "k").agg(n="count(*)").write.memory("counts")
+    _write(alarms, "at_edge", out)
+    counts = alarms.to_layer("cloud").group_by(hw.window("ts", "20 seconds"), "k").agg(n="count(*)")
+    _write(counts, "counts", out)
     return builder
 
 

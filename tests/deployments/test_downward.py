@@ -10,14 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.app import deployments
 from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
-from headwater.plan import build
+from headwater.plan import build, edit
 from headwater.spark.endpoint import LocalEndpoint
-from headwater.testing import BoundedSource, check_equivalent
-from tests.deployments.downward import DOWNWARD
+from headwater.testing import BoundedSource, batch_result, check_equivalent, compare
+from tests.deployments.controllers import apply, running
+from tests.deployments.downward import DOWNWARD, limits
 from tests.deployments.flows import CONTINUUM, rows
 from tests.deployments.test_generated import hold, law
+from tests.deployments.test_handover import written
 from tests.deployments.test_oracle import DECISIONS
 
 
@@ -61,3 +64,25 @@ def goes_down(flow: Dataflow) -> bool:
     layers = build.marked_layers(flow, Continuum.from_text(CONTINUUM))
     order = ("edge", "site", "cloud")
     return any(order.index(layers[i]) > order.index(layers[o]) for o in flow.order for i in flow[o].inputs)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3000)
+def test_state_below_a_way_down_moves_under_kills(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    """Agents of four zones: what reads from above goes to the cloud and back, its controller and Sparks killed."""
+    source = BoundedSource(tmp_path / "in", rows(60, seed=13), rows_per_file=10)
+    flow, continuum = limits(source.path, str(tmp_path / "out")).build(), Continuum.from_text(CONTINUUM)
+    plan = build.build(flow, continuum)
+    up = build.build(flow, continuum, edit.move(plan, "alarms", "cloud"))
+    released, store = iter(source.release()), str(tmp_path / "store.db")
+    with running(flow.name, tmp_path, seed=5) as controller:
+        for step in (plan, up, plan, up):
+            controller.carry_out(apply(step, store), kill=step is not plan)
+            next(released, None)
+        for _ in released:
+            pass
+        controller.carry_out(deployments.stop(flow.name, store, how="finish"), kill=False)
+    expected = batch_result(endpoint.session(), flow, continuum)
+    for sink, table in expected.items():
+        assert table.num_rows, sink
+        assert not compare(table, written(tmp_path / "out" / sink)), sink
