@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,8 +12,12 @@ from headwater.core.text import cut
 from headwater.dataflow import habits, sources
 from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import checked
+from headwater.dataflow.avroschema import columns_of_avro
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.hoist import hoist_watermarks
+from headwater.dataflow.kafkatopic import RAW, KafkaFormat, KafkaSource, SchemaDocument, StartOf, read_descriptor
+from headwater.dataflow.optionlists import option_name
+from headwater.dataflow.protobufschema import columns_of_message, files_of, message_of
 from headwater.dataflow.settings import (
     MOST_WRITTEN,
     ColumnName,
@@ -34,6 +38,7 @@ from headwater.dataflow.settings import (
 from headwater.dataflow.statements import translate
 from headwater.dataflow.stream import Stream
 from headwater.dataflow.streambase import StreamBase, schema_text
+from headwater.sql.schema import Schema
 from headwater.sql.select import parse_query
 
 
@@ -260,6 +265,71 @@ class Reader(habits.NameGuard):
             location_as=location_as,
         )
 
+    def kafka(
+        self,
+        bootstrap_servers: Place,
+        topic: Place,
+        schema: SchemaOf | None = None,
+        *,
+        format: KafkaFormat = "json",
+        avro_schema: SchemaDocument | None = None,
+        descriptor: Place | None = None,
+        message: Place | None = None,
+        registry: Place | None = None,
+        registry_user_env: Place | None = None,
+        registry_password_env: Place | None = None,
+        starting: StartOf = "earliest",
+        key_as: ColumnName | None = None,
+        headers_as: ColumnName | None = None,
+        timestamp_as: ColumnName | None = None,
+        partition_as: ColumnName | None = None,
+        offset_as: ColumnName | None = None,
+        location_as: ColumnName | None = None,
+        user_env: Place | None = None,
+        password_env: Place | None = None,
+        **options: Option,
+    ) -> Stream:
+        """Read the values of a Kafka topic, which others write; it is read once, or per ``{location}`` in its name.
+
+        ``schema`` has the columns; ``avro_schema`` (JSON), or ``descriptor`` (a file of protoc) and ``message``, give
+        them as well. ``registry``: the address of a schema registry; values then have Confluent's header. Format
+        ``raw`` gives the columns of Spark's Kafka source.
+
+        ``starting``: "earliest", "latest", a time such as "2026-01-31T12:00:00Z", or {partition: offset} with all
+        partitions (-2: earliest, -1: latest); it counts until the first batch. ``key_as``, ``headers_as``,
+        ``timestamp_as``, ``partition_as``, ``offset_as`` and ``location_as`` add columns of these names.
+
+        ``options`` are those of Kafka's consumer with ``_`` for ``.`` (``security_protocol="SASL_SSL"``), Spark's for
+        the topic (``maxOffsetsPerTrigger``) and for the format. ``..._env`` name secrets, ``HEADWATER_SECRET_...``.
+        """
+        where = f"read.kafka('{cut(topic, 200)}')"
+        data = None if descriptor is None else read_descriptor(descriptor, where=where)
+        offsets = tuple(sorted(starting.items())) if isinstance(starting, Mapping) else ()
+        return self._source(
+            KafkaSource,
+            bootstrap_servers=bootstrap_servers,
+            topic=topic,
+            format=format,
+            schema_text=_columns_of_topic(schema, format, avro_schema, data, message, where),
+            avro_schema=avro_schema,
+            descriptor=data,
+            message=message,
+            registry=registry,
+            registry_user_env=registry_user_env,
+            registry_password_env=registry_password_env,
+            starting="earliest" if offsets else str(starting),
+            offsets=offsets,
+            key_as=key_as,
+            headers_as=headers_as,
+            timestamp_as=timestamp_as,
+            partition_as=partition_as,
+            offset_as=offset_as,
+            location_as=location_as,
+            user_env=user_env,
+            password_env=password_env,
+            options=tuple(sorted((option_name(k), _option_text(v)) for k, v in options.items())),
+        )
+
     def _unknown(self, name: str) -> habits.UnknownName:
         return habits.missing(name, self, habits.READER, where=f"read of dataflow '{self.builder.name}'")
 
@@ -269,3 +339,32 @@ class Reader(habits.NameGuard):
     def _source(self, cls: type[sources.Source], **settings: Any) -> Stream:
         operator = cls(id=self.builder.new_id(cls.kind), **settings)
         return Stream(self.builder, operator, (), operator.output(()))
+
+
+def _columns_of_topic(
+    schema: str | None, format: str, avro: str | None, descriptor: str | None, message: str | None, where: str
+) -> str:
+    """Return the columns of a topic's values: the given ones, or those of their schema."""
+    if schema is not None:
+        return schema_text(schema, where)
+    if format == "raw":
+        return Schema.parse(RAW).text
+    if format == "avro" and avro is not None:
+        return columns_of_avro(avro, where=where).text
+    if format == "protobuf" and descriptor is not None and message is not None:
+        try:
+            files = files_of(descriptor)
+        except ValueError as error:
+            raise DataflowError(
+                f"the descriptor is damaged: {error}",
+                where=where,
+                hint="write it with protoc --include_imports --descriptor_set_out=FILE",
+            ) from None
+        return columns_of_message(message_of(files, message, where=where), where=where).text
+    raise DataflowError(
+        "no schema", where=where, hint='give the columns: read.kafka("broker:9092", "topic", "id bigint, ts timestamp")'
+    )
+
+
+def _option_text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

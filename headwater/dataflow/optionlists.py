@@ -11,6 +11,7 @@ from typing import Final
 
 from headwater.core.errors import DataflowError, HeadwaterError, suggestion
 from headwater.dataflow.jdbcurl import DRIVERS, parse_jdbc_url
+from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import JdbcSink, KafkaSink
 from headwater.dataflow.sources import FileSource
@@ -35,6 +36,35 @@ _FILES = [
     "recursiveFileLookup",
     *PLACES,
 ]
+_OF_CSV = [
+    "charToEscapeQuoteEscaping",
+    "comment",
+    "delimiter",
+    "emptyValue",
+    "escape",
+    "ignoreLeadingWhiteSpace",
+    "ignoreTrailingWhiteSpace",
+    "maxCharsPerColumn",
+    "maxColumns",
+    "nanValue",
+    "negativeInf",
+    "nullValue",
+    "positiveInf",
+    "preferDate",
+    "quote",
+    "sep",
+    "unescapedQuoteHandling",
+]
+_OF_JSON = [
+    "allowBackslashEscapingAnyCharacter",
+    "allowComments",
+    "allowNonNumericNumbers",
+    "allowNumericLeadingZeros",
+    "allowSingleQuotes",
+    "allowUnquotedControlChars",
+    "allowUnquotedFieldNames",
+    "primitivesAsString",
+]
 _TIMES = ["dateFormat", "enableDateTimeParsingFallback", "locale", "timeZone", "timestampFormat", "timestampNTZFormat"]
 _TEXT = ["charset", "encoding", "lineSep", "mode", "multiLine"]
 FILE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -42,44 +72,17 @@ FILE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         *_FILES,
         *_TIMES,
         *_TEXT,
-        *[
-            "charToEscapeQuoteEscaping",
-            "comment",
-            "delimiter",
-            "emptyValue",
-            "enforceSchema",
-            "escape",
-            "header",
-            "ignoreLeadingWhiteSpace",
-            "ignoreTrailingWhiteSpace",
-            "maxCharsPerColumn",
-            "maxColumns",
-            "nanValue",
-            "negativeInf",
-            "nullValue",
-            "positiveInf",
-            "preferDate",
-            "quote",
-            "sep",
-            "unescapedQuoteHandling",
-        ],
+        *_OF_CSV,
+        "enforceSchema",
+        "header",
     ),
     "json": (
         *_FILES,
         *_TIMES,
         *_TEXT,
-        *[
-            "allowBackslashEscapingAnyCharacter",
-            "allowComments",
-            "allowNonNumericNumbers",
-            "allowNumericLeadingZeros",
-            "allowSingleQuotes",
-            "allowUnquotedControlChars",
-            "allowUnquotedFieldNames",
-            "dropFieldIfAllNull",
-            "prefersDecimal",
-            "primitivesAsString",
-        ],
+        *_OF_JSON,
+        "dropFieldIfAllNull",
+        "prefersDecimal",
     ),
     "parquet": (*_FILES, "datetimeRebaseMode", "int96RebaseMode", "mergeSchema"),
 }
@@ -140,6 +143,62 @@ KAFKA_OPTIONS: Final = tuple(
 )
 """librdkafka's settings; `ssl.ca.location` names a file, which a zone must let the dataflow read."""
 
+PARSER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "csv": (*_TIMES, *_OF_CSV),
+    "json": (*_TIMES, *_OF_JSON),
+}
+"""Spark's options of `from_csv` and `from_json`, by format."""
+
+TOPIC_OPTIONS: Final = (
+    "failOnDataLoss",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "maxOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minOffsetsPerTrigger",
+    "minPartitions",
+)
+"""Options of Spark's Kafka source."""
+
+CONSUMER_OPTIONS: Final = (
+    "check.crcs",
+    "client.dns.lookup",
+    "client.id",
+    "client.rack",
+    "connections.max.idle.ms",
+    "default.api.timeout.ms",
+    "exclude.internal.topics",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "heartbeat.interval.ms",
+    "isolation.level",
+    "max.partition.fetch.bytes",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "metadata.max.age.ms",
+    "receive.buffer.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "request.timeout.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "sasl.mechanism",
+    "security.protocol",
+    "send.buffer.bytes",
+    "session.timeout.ms",
+    "socket.connection.setup.timeout.max.ms",
+    "socket.connection.setup.timeout.ms",
+    "ssl.ca.location",
+    "ssl.cipher.suites",
+    "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.protocol",
+)
+"""Settings of Kafka's consumer, and `ssl.ca.location`: a PEM file, which a zone must let the dataflow read."""
+
 JDBC_OPTIONS: Final = [
     "batchsize",
     "cascadeTruncate",
@@ -158,12 +217,38 @@ _OF_BROKERS = ("ssl.certificate.location", "ssl.key.location")
 _FILES_OF_SECRETS = "secrets are named, not read from files: user_env=, password_env="
 
 
+_CONSUMER_NAMES = {name.lower(): name for name in CONSUMER_OPTIONS}
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""Mechanisms of SASL by which a Kafka source may authenticate."""
+
+
+def option_name(name: str) -> str:
+    """Return the name of a Kafka source's option: of ``security_protocol``, ``kafka.security.protocol`` and the like.
+
+    >>> option_name("security_protocol"), option_name("kafka.client.id"), option_name("maxOffsetsPerTrigger")
+    ('security.protocol', 'client.id', 'maxOffsetsPerTrigger')
+    """
+    dotted = name.removeprefix("kafka.").replace("_", ".")
+    known = _CONSUMER_NAMES | {one.lower(): one for one in TOPIC_OPTIONS}
+    return known.get(dotted.lower(), dotted if "." in dotted else name)
+
+
 def check_options(operator: Operator) -> None:
     """Raise DataflowError for an option that an operator's connector does not take from dataflows."""
     match operator:
         case FileSource():
             given = [name for name, _ in operator.options]
             _check(operator, given, FILE_OPTIONS.get(operator.format, ()), f"a source of {operator.format} files")
+        case KafkaSource():
+            allowed = (*TOPIC_OPTIONS, *CONSUMER_OPTIONS, *PARSER_OPTIONS.get(operator.format, ()))
+            _check(operator, [name for name, _ in operator.options], allowed, "a Kafka source")
+            mechanism = dict(operator.options).get("sasl.mechanism", "PLAIN")
+            if mechanism not in SASL_MECHANISMS:
+                raise _refused(
+                    operator,
+                    f"the SASL mechanism {mechanism} takes more than a user and a password",
+                    f"use one of {', '.join(SASL_MECHANISMS)}",
+                )
         case KafkaSink():
             _check(operator, [name for name, _ in operator.options], KAFKA_OPTIONS, "a Kafka sink")
         case JdbcSink():

@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from headwater.connectors.packages import KAFKA
 from headwater.core.errors import HeadwaterError, RuntimeFailure, SparkStumbled, UserCodeError, WaitsForBroker
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
@@ -33,6 +34,14 @@ _OURS = re.compile(r"headwater\.core\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe 
 _OPERATOR = re.compile(r"(operator '[^']*'[^:]*): (.*)", re.DOTALL)
 _NO_SPACE = re.compile(r"(?:No space left on device|Disk quota exceeded|File too large)(?:: '[^']+')?")
 _NO_FILES = "Too many open files"
+# A broker that is away, or that starts: Kafka's client has tried for its own time limits already.
+_NO_BROKER = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(?:TimeoutException|DisconnectException|NetworkException|"
+    r"BrokerNotAvailableException|LeaderNotAvailableException|CoordinatorNotAvailableException|"
+    r"NotLeaderOrFollowerException)(?:: (?P<text>[^\n]*))?"
+    r"|No resolvable bootstrap urls[^\n]*"
+)
+_NO_CONNECTOR = re.compile(r"Failed to find (?:the )?data source: `?kafka`?")
 _SYSTEM = re.compile(r"\[Errno \d+\]")
 _PYTHON = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
 _CAUSED_BY = re.compile(r"^Caused by: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
@@ -94,6 +103,20 @@ def translated(text: str, unit: str) -> RuntimeFailure:
         where = f"{named[1]}, unit {unit}" if named else f"unit {unit}"
         what = named[2] if named else what.strip()
         return cls(what, where=where, hint=hint.strip().splitlines()[0] if hint.strip() else None)
+    if (away := _NO_BROKER.search(text)) is not None:
+        said = away["text"] or away[0]
+        return WaitsForBroker(
+            f"no Kafka broker answers: {said[:_LONGEST]}",
+            where=f"unit {unit}",
+            hint="check that the broker runs and that this machine reaches it",
+        )
+    if _NO_CONNECTOR.search(text):
+        add = f"spark: {{packages: ['{KAFKA}']}}"
+        return RuntimeFailure(
+            "Spark has no Kafka connector",
+            where=f"unit {unit}",
+            hint=f"give its zone in the continuum {add}, or its agent --packages {KAFKA}",
+        )
     kind = SparkStumbled if any(s in text for s in _STUMBLES) else RuntimeFailure
     found = cause(text)
     hint = next((hint for pattern, hint in _HINTS if pattern.search(found)), f"correct the cause; {_GOES_ON}")
