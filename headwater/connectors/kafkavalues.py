@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headwater.connectors.pythonvalues import Misfit, arrow_type, row_converter
-from headwater.connectors.registry import NoSuchSchema, WriterSchema, SchemaRegistry, split_header
+from headwater.connectors.registry import NoSuchSchema, SchemaRegistry, WriterSchema, split_header
 from headwater.core.errors import HeadwaterError, Unavailable
 from headwater.core.text import cut
 from headwater.dataflow.kafkatopic import KafkaSource

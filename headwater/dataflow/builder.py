@@ -285,11 +285,15 @@ class Reader(habits.NameGuard):
         partition_as: ColumnName | None = None,
         offset_as: ColumnName | None = None,
         location_as: ColumnName | None = None,
+        layer: Place | None = None,
         user_env: Place | None = None,
         password_env: Place | None = None,
         **options: Option,
     ) -> Stream:
-        """Read the values of a Kafka topic, which others write; it is read once, or per ``{location}`` in its name.
+        """Read the values of a Kafka topic, which others write.
+
+        With ``{location}`` in topic or servers it is read for each location; else once, in one zone: ``layer`` names
+        a layer with one, where the lowest has several.
 
         ``schema`` has the columns; ``avro_schema`` (JSON), or ``descriptor`` (a file of protoc) and ``message``, give
         them as well. ``registry``: the address of a schema registry; values then have Confluent's header. Format
@@ -325,6 +329,7 @@ class Reader(habits.NameGuard):
             partition_as=partition_as,
             offset_as=offset_as,
             location_as=location_as,
+            layer=layer,
             user_env=user_env,
             password_env=password_env,
             options=tuple(sorted((option_name(k), _option_text(v)) for k, v in options.items())),

@@ -240,8 +240,10 @@ def check_options(operator: Operator) -> None:
             given = [name for name, _ in operator.options]
             _check(operator, given, FILE_OPTIONS.get(operator.format, ()), f"a source of {operator.format} files")
         case KafkaSource():
-            allowed = (*TOPIC_OPTIONS, *CONSUMER_OPTIONS, *PARSER_OPTIONS.get(operator.format, ()))
-            _check(operator, [name for name, _ in operator.options], allowed, "a Kafka source")
+            # Kafka's own names as they are: those that name files are recognized by them.
+            of_spark = (*TOPIC_OPTIONS, *PARSER_OPTIONS.get(operator.format, ()))
+            given = [name for name, _ in operator.options if name not in CONSUMER_OPTIONS]
+            _check(operator, given, of_spark, "a Kafka source", also=CONSUMER_OPTIONS)
             mechanism = dict(operator.options).get("sasl.mechanism", "PLAIN")
             if mechanism not in SASL_MECHANISMS:
                 raise _refused(
@@ -271,11 +273,19 @@ def check_kafka_settings(settings: Mapping[str, str], *, where: str) -> None:
             )
 
 
-def _check(operator: Operator, given: list[str], allowed: tuple[str, ...] | list[str], what: str) -> None:
+def _check(
+    operator: Operator,
+    given: list[str],
+    allowed: tuple[str, ...] | list[str],
+    what: str,
+    *,
+    also: tuple[str, ...] = (),
+) -> None:
+    """Refuse an option that is not allowed in any case of its letters; ``also``: others, for the hint."""
     known = {name.lower() for name in allowed}
     for name in given:
         if name.lower() not in known:
-            raise _refused(operator, f"{what} takes no option '{name}'", _hint(name, allowed))
+            raise _refused(operator, f"{what} takes no option '{name}'", _hint(name, (*allowed, *also)))
 
 
 def _hint(name: str, allowed: tuple[str, ...] | list[str]) -> str:
