@@ -29,11 +29,10 @@ from tests.conftest import running_broker
 from tests.deployments.controllers import Controller, apply, running
 from tests.deployments.flows import SCHEMA, rows
 from tests.deployments.test_broker_restart import restarted
-from tests.deployments.test_handover import _most, wait_until_read, written
+from tests.deployments.test_handover import NAME, _most, wait_until_read, written
 from tests.faults import until
 from tests.topics import BoundedTopics, Topic
 
-NAME = "topics"
 TWO = """
 name: two
 layers: [edge, cloud]
