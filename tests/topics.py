@@ -18,12 +18,20 @@ SECONDS = 60
 class Topic:
     """A new topic, and a producer for it."""
 
-    def __init__(self, broker: LocalBroker, *, partitions: int = 2, name: str | None = None) -> None:
+    def __init__(
+        self,
+        broker: LocalBroker,
+        *,
+        partitions: int = 2,
+        name: str | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create it; ``settings`` are librdkafka's for this broker."""
         from confluent_kafka import Producer
 
         self.name = name or f"test-{next(_numbers)}"
         self.servers = broker.address
-        settings = {"bootstrap.servers": self.servers}
+        settings = self.settings = {**(settings or {}), "bootstrap.servers": self.servers}
         cluster_of(settings, where=self.name).ensure(self.name, partitions=partitions, config={}, replication=1)
         self.producer = Producer({**settings, "log_level": 0, "enable.idempotence": True})
 
@@ -44,9 +52,8 @@ class Topic:
         """Return all records, those of a partition in their order."""
         from confluent_kafka import Consumer, TopicPartition
 
-        consumer = Consumer(
-            {"bootstrap.servers": self.servers, "group.id": "test", "enable.auto.commit": False, "log_level": 0}
-        )
+        own = {"group.id": "test", "enable.auto.commit": False, "log_level": 0}
+        consumer = Consumer({**self.settings, **own})
         try:
             partitions = consumer.list_topics(self.name, timeout=SECONDS).topics[self.name].partitions
             places = [TopicPartition(self.name, p, 0) for p in partitions]

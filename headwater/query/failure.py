@@ -41,6 +41,11 @@ _NO_BROKER = re.compile(
     r"NotLeaderOrFollowerException)(?:: (?P<text>[^\n]*))?"
     r"|No resolvable bootstrap urls[^\n]*"
 )
+_NO_TOPIC = re.compile(r"org\.apache\.kafka\.common\.errors\.UnknownTopicOrPartitionException")
+_REFUSED = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(?:SaslAuthentication|SslAuthentication|TopicAuthorization|"
+    r"GroupAuthorization|ClusterAuthorization|UnsupportedSaslMechanism)Exception(?:: (?P<text>[^\n]*))?"
+)
 _NO_CONNECTOR = re.compile(r"Failed to find (?:the )?data source: `?kafka`?")
 _SYSTEM = re.compile(r"\[Errno \d+\]")
 _PYTHON = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
@@ -103,6 +108,16 @@ def translated(text: str, unit: str) -> RuntimeFailure:
         where = f"{named[1]}, unit {unit}" if named else f"unit {unit}"
         what = named[2] if named else what.strip()
         return cls(what, where=where, hint=hint.strip().splitlines()[0] if hint.strip() else None)
+    if (refused := _REFUSED.search(text)) is not None:
+        return RuntimeFailure(
+            f"Kafka refuses the request: {(refused['text'] or refused[0])[:_LONGEST]}",
+            where=f"unit {unit}",
+            hint="check security.protocol, the secrets named by user_env and password_env, and the user's rights",
+        )
+    if _NO_TOPIC.search(text):
+        return RuntimeFailure(
+            "the broker has no such topic", where=f"unit {unit}", hint="correct the topic's name, or create it"
+        )
     if (away := _NO_BROKER.search(text)) is not None:
         said = away["text"] or away[0]
         return WaitsForBroker(

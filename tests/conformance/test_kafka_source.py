@@ -22,9 +22,12 @@ from headwater.plan.build import build
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare, run_to_end
+from tests.conformance.test_kafka_security import PASSWORD, SECRET, USER, secured
 from tests.conftest import running_broker
 from tests.schema_registry import SchemaRegistryServer, framed
 from tests.topics import Topic
+
+__all__ = ["secured"]  # a fixture
 
 CONTINUUM = Continuum.from_text("layers: [edge]\nzones: {E1: {layer: edge, locations: [L1]}}")
 AVRO = {
@@ -262,6 +265,54 @@ def test_a_batch_has_no_more_records_than_stated(topics: LocalBroker, kafka_endp
         finally:
             query.stop()
         assert len(counts) == batches and sum(counts) == 10, counts
+
+
+# ---------------------------------------------------------------- what is not there, and what is secret
+
+
+def test_what_kafka_refuses_is_said_in_plain_words(
+    topics: LocalBroker, read: Reading, endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    topic = Topic(topics)
+    topic.name = "no-such-topic"
+    with pytest.raises(HeadwaterError, match="the broker has no such topic") as caught:
+        read(topic, "id bigint", oracle=False)
+    assert "'read'" in str(caught.value.where)
+    # A Spark that was started without the connector.
+    with pytest.raises(HeadwaterError, match="Spark has no Kafka connector") as caught:
+        Reading(endpoint, tmp_path / "other")(topic, "id bigint", oracle=False)
+    assert "spark-sql-kafka" in str(caught.value.hint)
+
+
+def test_a_user_and_a_password_over_tls(
+    secured: tuple[LocalBroker, Path], read: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, authority = secured
+    monkeypatch.setenv(USER, "admin")
+    monkeypatch.setenv(PASSWORD, SECRET)
+    login = {"sasl.username": "admin", "sasl.password": SECRET, "sasl.mechanism": "PLAIN"}
+    tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(authority)}
+    topic = Topic(broker, settings={**login, **tls})
+    topic.send({"id": 1}, {"id": "x"})
+    settings = {"user_env": USER, "password_env": PASSWORD, **tls}
+    assert read(topic, "id bigint", **settings) == [{"id": 1}]
+    (letter,) = read.letters()
+    assert read.replay(letter["id"], '{"id": 2}').outcome == "replayed"
+    assert [row["id"] for row in read(topic, "id bigint", **settings)] == [1, 2]
+    monkeypatch.setenv(PASSWORD, "wrong horse")
+    with pytest.raises(HeadwaterError, match=r"Kafka refuses the request.*uthentication") as caught:
+        read(topic, "id bigint", oracle=False, **settings)
+    assert "wrong horse" not in str(caught.value)
+    assert told_in(topic.name, read.place), "the search finds what is there"
+    for word in (SECRET, "wrong horse"):
+        assert not told_in(word, read.place), "a secret is on the disk"
+        assert not told_in(word, read.endpoint.directory), "a secret is in Spark's log or files"
+
+
+def told_in(word: str, directory: Path) -> list[Path]:
+    """Return the files that hold a word."""
+    files = (f for f in directory.rglob("*") if f.is_file() and not f.is_symlink())
+    return [f for f in files if word.encode() in f.read_bytes()]
 
 
 # ---------------------------------------------------------------- replay
