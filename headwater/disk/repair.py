@@ -56,8 +56,13 @@ def examine(checkpoint: Path) -> Condition:
         is_known = commits[batch] and is_planned(batch) and (batch == 0 or offsets.get(batch - 1, False))
         return is_known and all(_has_version(place, batch + 1) for place in operators)
 
+    def is_first_known() -> bool:
+        # Spark repeats the first batch from the offsets at which a topic's source began.
+        return all(name in sources and sources[name].is_start for name in _topics_read(plans / "0"))
+
     committed = next((batch for batch in sorted(commits, reverse=True) if is_done(batch)), -1)
-    planned = committed + 1 if is_planned(committed + 1) else committed
+    is_whole = is_planned(committed + 1) and (committed >= 0 or is_first_known())
+    planned = committed + 1 if is_whole else committed
     spare = [plans / str(batch) for batch in offsets if batch > planned or not offsets[batch]]
     spare += [checkpoint / "commits" / str(batch) for batch in commits if batch > committed or not commits[batch]]
     read = _files_read(plans / str(planned)) if planned >= 0 else {}
@@ -221,6 +226,17 @@ def _files_read(plan: Path) -> dict[str, int]:
         offset = json.loads(position) if position.startswith("{") else {}
         if isinstance(entry := offset.get("logOffset"), int):  # a topic of this name has offsets by partition
             found[name] = entry
+    return found
+
+
+def _topics_read(plan: Path) -> list[str]:
+    """Return the sources of a planned batch that read topics: their offsets are by topic and partition."""
+    found = []
+    for line in plan.read_text().splitlines()[2:]:
+        name, _, position = line.partition(":")
+        offset = json.loads(position) if position.startswith("{") else {}
+        if offset and all(isinstance(by_partition, dict) for by_partition in offset.values()):
+            found.append(name)
     return found
 
 
