@@ -19,6 +19,7 @@ from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.plan.build import build
+from headwater.query.query import Running
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare, run_to_end
@@ -262,9 +263,16 @@ def test_a_batch_has_no_more_records_than_stated(topics: LocalBroker, kafka_endp
         try:
             query.processAllAvailable()
             counts = [n for p in query.recentProgress if (n := p["sources"][0]["numInputRows"])]
+            running = Running(query)
+            left = []
+            for progress in query.recentProgress:
+                running._take_batch(progress)
+                left.append(running.behind)
         finally:
             query.stop()
         assert len(counts) == batches and sum(counts) == 10, counts
+        wanted = [10 - sum(counts[: n + 1]) for n in range(batches)]
+        assert left[:batches] == wanted, "what is left in the topic is the unit's lag"
 
 
 # ---------------------------------------------------------------- what is not there, and what is secret
