@@ -280,7 +280,9 @@ def test_names_of_files_are_recognized_whatever_the_case() -> None:
     """The builder gives an option its own name; a dataflow in JSON may hold another spelling."""
     assert "read '/etc/shadow'" in refusal(spec(**{"SSL.CA.Location": "/etc/shadow"}), connect=("*",)).what
     unit = spec()
-    hidden = replace(unit.flow["kafka_topic"], options=(("SSL.CA.Location", "/etc/shadow"),))
+    before = unit.flow["kafka_topic"]
+    assert isinstance(before, KafkaSource)
+    hidden = replace(before, options=(("SSL.CA.Location", "/etc/shadow"),))
     operators = tuple(hidden if o.id == hidden.id else o for o in unit.flow.operators)
     error = refusal(replace(unit, flow=replace(unit.flow, operators=operators)))
     assert "takes no option 'SSL.CA.Location'" in error.what
