@@ -125,6 +125,10 @@ class KafkaSource(Source):
         return [one for one in named if one[1] is not None] + super().added()
 
     @property
+    def stream(self) -> str:
+        return self.topic  # its servers may get other names
+
+    @property
     def record_format(self) -> str | None:
         return None if self.format == "raw" else self.format
 

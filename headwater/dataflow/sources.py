@@ -57,6 +57,14 @@ class Source(Operator):
         return [] if self.location_as is None else [("location_as", self.location_as, "string")]
 
     @property
+    def stream(self) -> str | None:
+        """What a read position belongs to: in another stream it has no meaning. None: it has one wherever it is read.
+
+        Positions in files are the names of these, so a source continues with the files of another directory.
+        """
+        return None
+
+    @property
     def record_format(self) -> str | None:
         """The format of records that may not fit the schema; None where none can be malformed."""
         return None

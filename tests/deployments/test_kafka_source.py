@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import pytest
 
 import headwater as hw
 from headwater.app import deadletters, deployments
-from headwater.app.local import LocalRun
+from headwater.app.client import Client, PlanRequest
+from headwater.app.local import STORE, LocalRun
 from headwater.connectors.deadletters import read_dead_letters
 from headwater.connectors.packages import KAFKA
 from headwater.continuum.model import Continuum
 from headwater.core.metrics import Progress
 from headwater.dataflow.graph import Dataflow
-from headwater.disk.settings import UnitSettings
+from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan.build import annotated, build, in_layers, marked_layers
 from headwater.plan.deployment import Edge
 from headwater.plan.model import DeploymentPlan
@@ -197,3 +199,59 @@ def test_operators_go_from_unit_to_unit(
     letters = deadletters.dead_letters(NAME, str(tmp_path / "store.db"), home=tmp_path)
     assert sorted(json.loads(x["record"])["v"] for x in letters) == malformed(given)
     assert all(x["source"].startswith(f"kafka:{topic.name}/") for x in letters)
+
+
+# ---------------------------------------------------------------- edits between two runs
+
+
+class Runs:
+    """Runs of an edited dataflow in one directory, as ``headwater run`` starts them."""
+
+    def __init__(self, directory: Path, endpoint: LocalEndpoint) -> None:
+        self.directory, self.endpoint = directory, endpoint
+
+    @contextmanager
+    def of(self, flow: Dataflow) -> Iterator[LocalRun]:
+        client = Client(str(self.directory / STORE))
+        proposal = client.propose(PlanRequest(continuum=CONTINUUM, dataflow=flow))
+        settings = UnitSettings(trigger="100 milliseconds", channel=ChannelSettings(fsync=False))
+        run = LocalRun(proposal.plan, self.directory, self.endpoint, settings)
+        run.start()
+        try:
+            yield run
+        finally:
+            run.stop()
+
+
+def counted(topic: Topic, *, starting: str = "earliest", least: int = -1) -> Dataflow:
+    """Return the running number of a topic's rows; ``least`` changes a filter."""
+    builder = hw.flow(NAME, locations=["L1"])
+    read = builder.read.kafka(topic.servers, topic.name, "id bigint", starting=starting, offset_as="o").named("read")
+    kept = read.where(f"id > {least}").select("id", "o", "'all' AS k").named("kept")
+    kept.scan(_counted, "id bigint, n int", keys=["k"], order_by=["o"]).named("numbered").write.memory("out")
+    return builder.build()
+
+
+def _counted(state: int | None, row: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    number = (state or 0) + 1
+    return number, {"id": row["id"], "n": number}
+
+
+def test_an_edited_dataflow_reads_on(topics: LocalBroker, kafka_endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    """Another filter keeps the position; another topic is read from its start; the state stays in both."""
+    first, second = Topic(topics, partitions=1), Topic(topics, partitions=1)
+    second.send({"id": 7}, {"id": 8})
+    runs = Runs(tmp_path / "run", kafka_endpoint)
+    with runs.of(counted(first, starting="latest")) as run:
+        run.settle()  # it begins here, with the records to come
+    first.send({"id": 1}, {"id": 2})
+    with runs.of(counted(first, starting="latest", least=0)) as run:
+        run.settle()
+        assert rows_of(run) == [(1, 1), (2, 2)]
+    with runs.of(counted(second)) as run:
+        run.settle()
+        assert rows_of(run) == [(1, 1), (2, 2), (7, 3), (8, 4)]
+
+
+def rows_of(run: LocalRun) -> list[tuple[int, int]]:
+    return sorted((row["id"], row["n"]) for row in run.sink_rows("out").to_pylist())
