@@ -48,6 +48,16 @@ class Topic:
             self.producer.produce(self.name, json.dumps(dict(row), default=str), partition=number % partitions)
         assert self.producer.flush(SECONDS) == 0, "the broker does not take the records"
 
+    def delete_before(self, offset: int, partition: int = 0) -> None:
+        """Delete the records before an offset, as retention does."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import AdminClient
+
+        place = TopicPartition(self.name, partition, offset)
+        admin = AdminClient(dict(self.settings))
+        (done,) = admin.delete_records([place]).values()
+        done.result(SECONDS)
+
     def records(self) -> list[Any]:
         """Return all records, those of a partition in their order."""
         from confluent_kafka import Consumer, TopicPartition

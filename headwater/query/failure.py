@@ -13,12 +13,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from headwater.connectors.packages import KAFKA
 from headwater.core.errors import HeadwaterError, RuntimeFailure, SparkStumbled, UserCodeError, WaitsForBroker
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.plan.spec import UnitSpec
+from headwater.query.kafkafailure import kafka_failure
 from headwater.sql.parser import parse_generated
 from headwater.sql.printer import printed
 
@@ -34,19 +34,6 @@ _OURS = re.compile(r"headwater\.core\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe 
 _OPERATOR = re.compile(r"(operator '[^']*'[^:]*): (.*)", re.DOTALL)
 _NO_SPACE = re.compile(r"(?:No space left on device|Disk quota exceeded|File too large)(?:: '[^']+')?")
 _NO_FILES = "Too many open files"
-# A broker that is away, or that starts: Kafka's client has tried for its own time limits already.
-_NO_BROKER = re.compile(
-    r"org\.apache\.kafka\.common\.errors\.(?:TimeoutException|DisconnectException|NetworkException|"
-    r"BrokerNotAvailableException|LeaderNotAvailableException|CoordinatorNotAvailableException|"
-    r"NotLeaderOrFollowerException)(?:: (?P<text>[^\n]*))?"
-    r"|No resolvable bootstrap urls[^\n]*"
-)
-_NO_TOPIC = re.compile(r"org\.apache\.kafka\.common\.errors\.UnknownTopicOrPartitionException")
-_REFUSED = re.compile(
-    r"org\.apache\.kafka\.common\.errors\.(?:SaslAuthentication|SslAuthentication|TopicAuthorization|"
-    r"GroupAuthorization|ClusterAuthorization|UnsupportedSaslMechanism)Exception(?:: (?P<text>[^\n]*))?"
-)
-_NO_CONNECTOR = re.compile(r"Failed to find (?:the )?data source: `?kafka`?")
 _SYSTEM = re.compile(r"\[Errno \d+\]")
 _PYTHON = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
 _CAUSED_BY = re.compile(r"^Caused by: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
@@ -108,30 +95,8 @@ def translated(text: str, unit: str) -> RuntimeFailure:
         where = f"{named[1]}, unit {unit}" if named else f"unit {unit}"
         what = named[2] if named else what.strip()
         return cls(what, where=where, hint=hint.strip().splitlines()[0] if hint.strip() else None)
-    if (refused := _REFUSED.search(text)) is not None:
-        return RuntimeFailure(
-            f"Kafka refuses the request: {(refused['text'] or refused[0])[:_LONGEST]}",
-            where=f"unit {unit}",
-            hint="check security.protocol, the secrets named by user_env and password_env, and the user's rights",
-        )
-    if _NO_TOPIC.search(text):
-        return RuntimeFailure(
-            "the broker has no such topic", where=f"unit {unit}", hint="correct the topic's name, or create it"
-        )
-    if (away := _NO_BROKER.search(text)) is not None:
-        said = away["text"] or away[0]
-        return WaitsForBroker(
-            f"no Kafka broker answers: {said[:_LONGEST]}",
-            where=f"unit {unit}",
-            hint="check that the broker runs and that this machine reaches it",
-        )
-    if _NO_CONNECTOR.search(text):
-        add = f"spark: {{packages: ['{KAFKA}']}}"
-        return RuntimeFailure(
-            "Spark has no Kafka connector",
-            where=f"unit {unit}",
-            hint=f"give its zone in the continuum {add}, or its agent --packages {KAFKA}",
-        )
+    if (of_kafka := kafka_failure(text, where=f"unit {unit}")) is not None:
+        return of_kafka
     kind = SparkStumbled if any(s in text for s in _STUMBLES) else RuntimeFailure
     found = cause(text)
     hint = next((hint for pattern, hint in _HINTS if pattern.search(found)), f"correct the cause; {_GOES_ON}")

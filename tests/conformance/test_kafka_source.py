@@ -229,7 +229,7 @@ def test_start_positions(topics: LocalBroker, read: Reading) -> None:
     assert ids(starting={0: 6, 1: -2}) == [6, 7, 10, 11, 12, 13]
     assert ids(starting="1970-01-01T00:00:04Z") == [4, 5, 6, 7]
     assert ids(starting="latest", oracle=False) == []
-    with pytest.raises(HeadwaterError, match="must specify all TopicPartitions"):
+    with pytest.raises(HeadwaterError, match="names other partitions than the topic has"):
         ids(starting={0: 6}, oracle=False)
 
 
@@ -286,6 +286,13 @@ def test_what_kafka_refuses_is_said_in_plain_words(
     with pytest.raises(HeadwaterError, match="the broker has no such topic") as caught:
         read(topic, "id bigint", oracle=False)
     assert "'read'" in str(caught.value.where)
+    # Records that retention has deleted before they were read.
+    old = Topic(topics, partitions=1)
+    old.send(*({"id": n} for n in range(4)))
+    old.delete_before(2)
+    with pytest.raises(HeadwaterError, match="has deleted records that were not read yet"):
+        read(old, "id bigint", starting={0: 0}, oracle=False)
+    assert [row["id"] for row in read(old, "id bigint", starting={0: 0}, failOnDataLoss="false")] == [2, 3]
     # A Spark that was started without the connector.
     with pytest.raises(HeadwaterError, match="Spark has no Kafka connector") as caught:
         Reading(endpoint, tmp_path / "other")(topic, "id bigint", oracle=False)
