@@ -83,6 +83,7 @@ class BoundedTopics:
     """Rows of a test, by location, sent to a topic of each location, or all to one; between them events.
 
     ``release`` is that of ``headwater.testing.BoundedSource``. ``at``: the event after a number of steps.
+    ``before`` is called in each step, before its event.
     """
 
     def __init__(
@@ -91,9 +92,11 @@ class BoundedTopics:
         rows: Mapping[str, Sequence[Mapping[str, Any]]],
         *,
         rows_per_step: int = 10,
-        at: Mapping[int, Pause | Kill | StopAfter | Callable[[], None]] | None = None,
+        at: Mapping[int, Pause | Kill | StopAfter] | None = None,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         self._topics, self._rows, self._size, self._at = topics, rows, rows_per_step, at or {}
+        self._before = before
 
     def release(self) -> Iterator[Pause | Kill | StopAfter | None]:
         """Send the rows step by step over all locations; yield the events between them."""
@@ -101,8 +104,5 @@ class BoundedTopics:
         for number, first in enumerate(range(0, longest, self._size)):
             for location, rows in self._rows.items():
                 self._topics[location].send_all(rows[first : first + self._size])
-            event = self._at.get(number)
-            if callable(event):
-                event()
-                event = None
-            yield event
+            self._before()
+            yield self._at.get(number)

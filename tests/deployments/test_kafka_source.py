@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ from tests.deployments.test_handover import NAME, _most, wait_until_read, writte
 from tests.faults import until
 from tests.topics import BoundedTopics, Topic
 
+NAMES = {"type": "record", "name": "Name", "fields": [{"name": "k", "type": "string"}]}
 TWO = """
 name: two
 layers: [edge, cloud]
@@ -45,6 +47,9 @@ zones:
 """
 CONTINUUM = Continuum.from_text(TWO.format(spark=""))
 WITH_CONNECTOR = Continuum.from_text(TWO.format(spark=f", spark: {{packages: ['{KAFKA}']}}"))
+
+
+fastavro = pytest.importorskip("fastavro")
 
 
 @pytest.fixture(scope="module")
@@ -66,28 +71,48 @@ def malformed(made: list[Any]) -> list[str]:
 # ---------------------------------------------------------------- one place
 
 
-def test_equals_one_batch_run_through_kills(topics: LocalBroker, kafka_endpoint: LocalEndpoint, tmp_path: Path) -> None:
-    """A topic of each location, and a table that all of them share; kills and stops at drawn steps."""
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=[pytest.mark.long, pytest.mark.timeout(1500)])])
+def test_equals_one_batch_run_through_kills(
+    topics: LocalBroker, kafka_endpoint: LocalEndpoint, tmp_path: Path, kills: int
+) -> None:
+    """A topic of each location, and one that all of them share, in Avro; kills and a stop at drawn steps."""
     drawn = random.Random(41)
     made = rows(120, seed=31)
     given = {name: broken(made[name][:60], 32 + n) for n, name in enumerate(("L1", "L2"))}
-    own = {name: Topic(topics, name=f"kills-{name}") for name in given}
+    own = {name: Topic(topics, name=f"kills{kills}-{name}") for name in given}
     shared = Topic(topics)
-    shared.send({"k": "k1", "name": "one"}, {"k": "k2", "name": "two"})
     builder = hw.flow(NAME, locations=list(given))
-    read = builder.read.kafka(topics.address, "kills-{location}", SCHEMA, offset_as="at", location_as="location")
+    read = builder.read.kafka(
+        topics.address, f"kills{kills}-{{location}}", SCHEMA, offset_as="at", location_as="location"
+    )
     timed = read.where("v IS NOT NULL").with_watermark("ts", "10 seconds").named("timed")
     counted = timed.group_by(hw.window("ts", "10 seconds"), "location", "k").agg(n="count(*)", last="max(at)")
     counted.to_layer("cloud").write.memory("windows")
     timed.drop_duplicates("id", "location").select("id", "at", "location").write.memory("rows")
-    builder.read.kafka(shared.servers, shared.name, "k string, name string", layer="cloud").write.memory("names")
-    steps = drawn.sample(range(1, 6), 3)
-    source = BoundedTopics(own, given, at={steps[0]: KILL, steps[1]: STOP, steps[2]: KILL})
+    avro = {"format": "avro", "avro_schema": json.dumps(NAMES), "layer": "cloud", "partition_as": "p"}
+    builder.read.kafka(shared.servers, shared.name, **avro).write.memory("names")
+    name = fastavro.parse_schema(NAMES)
+
+    def more_names() -> None:
+        values: tuple[list[bytes], list[bytes]] = ([], [])
+        for n in range(40):
+            out = io.BytesIO()
+            fastavro.schemaless_writer(out, name, {"k": f"k{n}"})
+            values[n % 2].append(out.getvalue() + (b"!" if n == 7 else b""))
+        for partition, found in enumerate(values):
+            shared.send(*found, partition=partition)
+
+    steps = drawn.sample(range(5), kills + 1)
+    events = {steps[0]: STOP} | dict.fromkeys(steps[1:], KILL)
+    source = BoundedTopics(own, given, at=events, before=more_names)
     outcome = check_equivalent(
         builder.build(), CONTINUUM, kafka_endpoint, tmp_path / "run", source=source, max_rows_per_batch=15
     )
-    assert outcome.rows["windows"] > 10 and outcome.rows["rows"] > 50 and outcome.rows["names"] == 2
+    assert outcome.rows["windows"] > 10 and outcome.rows["rows"] > 50 and outcome.rows["names"] == 39 * 6
     letters = list(read_dead_letters(tmp_path / "run"))
+    of_names = [x for x in letters if x["source"].startswith(f"kafka:{shared.name}/")]
+    assert len(of_names) == 6 and {x["reason"] for x in of_names} == {"1 bytes too many for its schema"}
+    letters = [x for x in letters if x not in of_names]
     assert sorted(json.loads(x["record"])["v"] for x in letters) == sorted(
         value for found in given.values() for value in malformed(found)
     )
@@ -184,19 +209,27 @@ def test_operators_go_from_unit_to_unit(
         planned(topic, out, "read"),  # all goes to the cloud, the source with its offsets
         planned(topic, out, "rising"),  # and back
     ]
+    store = str(tmp_path / "store.db")
     sent, step = 0, len(given) // (len(changes) + 1)
     for number, change in enumerate(changes):
-        controller.carry_out(apply(change, str(tmp_path / "store.db")), kill=number % 2 == 1)
+        controller.carry_out(apply(change, store), kill=number % 2 == 1)
         topic.send_all(given[sent : sent + step], partitions=3)
         sent += step
         wait_until_read(tmp_path, change, sent)
     topic.send_all(given[sent:], partitions=3)
-    controller.carry_out(deployments.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=False)
+    letter = next(iter(deadletters.dead_letters(NAME, store, home=tmp_path)))
+    # With its own event time it would be late, and the batch run knows no late rows.
+    new = {"id": 10_000_000, "ts": max(row["ts"] for row in given), "v": 1.5}
+    corrected = json.dumps({**json.loads(letter["record"]), **new})
+    (done,) = deadletters.replay(NAME, [letter["id"]], store, records={letter["id"]: corrected}, home=tmp_path)
+    assert done.outcome == "replayed", done
+    assert [r.value().decode() for r in topic.records()].count(corrected) == 1
+    controller.carry_out(deployments.stop(NAME, store, how="finish"), kill=False)
     assert controller.kills > 0
     expected = batch_result(kafka_endpoint.session(), changes[0].dataflow, WITH_CONNECTOR)["out"]
     assert expected.num_rows > 20
     assert not compare(expected, written(Path(out)))
-    letters = deadletters.dead_letters(NAME, str(tmp_path / "store.db"), home=tmp_path)
+    letters = deadletters.dead_letters(NAME, store, home=tmp_path)
     assert sorted(json.loads(x["record"])["v"] for x in letters) == malformed(given)
     assert all(x["source"].startswith(f"kafka:{topic.name}/") for x in letters)
 
