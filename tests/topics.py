@@ -32,7 +32,9 @@ class Topic:
         self.name = name or f"test-{next(_numbers)}"
         self.servers = broker.address
         settings = self.settings = {**(settings or {}), "bootstrap.servers": self.servers}
-        cluster_of(settings, where=self.name).ensure(self.name, partitions=partitions, config={}, replication=1)
+        # Records of tests may have timestamps that the broker would delete as too old.
+        kept = {"retention.ms": "-1"}
+        cluster_of(settings, where=self.name).ensure(self.name, partitions=partitions, config=kept, replication=1)
         self.producer = Producer({**settings, "log_level": 0, "enable.idempotence": True})
 
     def send(self, *values: bytes | str | Mapping[str, Any] | None, partition: int = 0, **more: Any) -> None:
