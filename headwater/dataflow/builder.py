@@ -363,7 +363,7 @@ def _columns_of_topic(
             raise DataflowError(
                 f"the descriptor is damaged: {error}",
                 where=where,
-                hint="write it with protoc --include_imports --descriptor_set_out=FILE",
+                hint="write it with protoc, options include_imports and descriptor_set_out",
             ) from None
         return columns_of_message(message_of(files, message, where=where), where=where).text
     raise DataflowError(

@@ -186,7 +186,7 @@ class KafkaSource(Source):
             found.append(
                 (
                     "Protobuf values need their message's descriptor",
-                    "give descriptor='file.desc' (protoc --include_imports --descriptor_set_out) and message=, "
+                    "give descriptor='file.desc' (protoc, options include_imports, descriptor_set_out), message=, "
                     "or registry=...",
                 )
             )
@@ -219,7 +219,7 @@ def read_descriptor(path: str, *, where: str) -> str:
         raise DataflowError(
             f"the descriptor cannot be read: {error.strerror}",
             where=where,
-            hint="write it with protoc --include_imports --descriptor_set_out=FILE",
+            hint="write it with protoc, options include_imports and descriptor_set_out",
         ) from None
     if not 0 < len(data) <= _MOST * 3 // 4:
         raise DataflowError(

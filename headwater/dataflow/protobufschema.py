@@ -66,7 +66,7 @@ def message_of(files: Iterable[bytes], name: str | None, *, where: str) -> Descr
         raise DataflowError(
             f"the descriptor has no message {name or ''}: {cut(str(error), 200)}",
             where=where,
-            hint="write it with protoc --include_imports --descriptor_set_out=FILE; name the message with its package",
+            hint="write it with protoc, options include_imports and descriptor_set_out; name its package too",
         ) from None
     return found
 
