@@ -112,6 +112,7 @@ _.register_output
 _.register_flow
 _.register_auto_cdc_flow
 _.register_sql
+_.redirect_request
 _.sql_text
 _.intra_op_num_threads
 _.inter_op_num_threads

@@ -58,18 +58,37 @@ def free_port() -> int:
     raise AssertionError("no port is free")
 
 
-def start_endpoint(directory: Path) -> LocalEndpoint:
+def start_endpoint(directory: Path, **options: Any) -> LocalEndpoint:
     """Start a zone's Spark with the settings of the tests."""
     from headwater.spark.endpoint import LocalEndpoint
 
     root = str(Path(__file__).resolve().parent.parent)
-    return LocalEndpoint.start(directory, cores=2, memory_mb=1536, extra_conf=CONF, python_path=(root,), quick=True)
+    settings = {"cores": 2, "memory_mb": 1536, "extra_conf": CONF, "python_path": (root,), "quick": True}
+    return LocalEndpoint.start(directory, **{**settings, **options})
 
 
 @pytest.fixture(scope="session")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
     """Yield the session's Spark, as a zone's endpoint."""
     started = start_endpoint(tmp_path_factory.mktemp("spark"))
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
+    """Yield a Spark with its Kafka connector, which it fetches from Maven; skip where it cannot."""
+    from headwater.connectors.packages import KAFKA
+    from headwater.core.errors import Unavailable
+
+    try:
+        started = start_endpoint(tmp_path_factory.mktemp("kafka-spark"), memory_mb=1024, packages=[KAFKA])
+    except Unavailable as error:
+        if os.environ.get("HEADWATER_NO_SKIP"):
+            raise
+        pytest.skip(f"no connector: {error}")
     try:
         yield started
     finally:

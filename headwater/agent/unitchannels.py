@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 
 from headwater.channels.channelspec import is_copied, member_spec, register
-from headwater.channels.kafkaclient import looking
+from headwater.channels.kafkaclient import looking, reach
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
 from headwater.channels.relay import relay_reader
+from headwater.connectors.kafkasource import servers_at
+from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.disk.checkpoint import positions
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
 from headwater.disk.syncing import sync_checkpoint
+from headwater.plan.content import source_locations
 from headwater.plan.model import Channel, Unit
 from headwater.plan.spec import UnitSpec
 
@@ -104,7 +107,11 @@ class UnitChannels:
         return str(self.layout.channel(channel)) if copied else member_spec(spec, channel, self.layout)
 
     def reach_brokers(self, spec: UnitSpec) -> None:
-        """Raise BrokerAway where the broker of a unit's channel does not answer."""
+        """Raise BrokerAway where the broker of a unit's channel, or of a topic that it reads, does not answer."""
+        for id_, locations in source_locations(spec.flow, spec.unit).items():
+            if isinstance(source := spec.flow[id_], KafkaSource):
+                for servers in dict.fromkeys(servers_at(source, location) for location in locations):
+                    reach(servers, where=source.where)
         with looking():
             for channel in (*spec.inputs, *spec.outputs):
                 if channel.broker is not None:

@@ -24,6 +24,7 @@ import pyarrow as pa
 from headwater.agent.units import Units
 from headwater.channels.filelog import FileLog
 from headwater.core.errors import HeadwaterError
+from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import MemorySink, Sink
 from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource
@@ -112,6 +113,15 @@ def _staged(spec: UnitSpec, place: Path) -> UnitSpec:
                     schema_text=rows,
                     location_as=operator.location_as,
                 )
+            case KafkaSource():  # an empty file with its columns: the topic is not read for this
+                columns = [c.text for c in operator.output(()).schema if c.name != operator.location_as]
+                return FileSource(
+                    id=operator.id,
+                    path=str(place / "in" / operator.id / ("{location}" if operator.per_location else "all")),
+                    format="json",
+                    schema_text=", ".join(columns),
+                    location_as=operator.location_as,
+                )
             case Sink():
                 return MemorySink(id=operator.id, inputs=operator.inputs)
         return operator
@@ -142,6 +152,9 @@ def _lay_out(units: Units, stand_in: Units, spec: UnitSpec, stage: UnitSpec, *, 
         if isinstance(source, FileSource) and isinstance(staged_source, FileSource):
             for location in locations:
                 _some_lines(source, staged_source, location)
+        elif isinstance(source, KafkaSource) and isinstance(staged_source, FileSource):
+            for location in locations:
+                _nothing(staged_source, location)
         elif isinstance(source, RateSource) and isinstance(staged_source, FileSource):
             _made_up(staged_source)
         elif isinstance(source, MqttSource):
@@ -158,6 +171,13 @@ def _made_up(source: FileSource) -> None:
     place.mkdir(parents=True, exist_ok=True)
     rows = ({"timestamp": f"2000-01-01T00:00:0{n}Z", "value": n} for n in range(2))
     (place / "rows.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _nothing(source: FileSource, location: str) -> None:
+    """Write an empty file."""
+    place = Path(full_path(source.path.replace("{location}", location)))
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "none.json").touch()
 
 
 def _newest(open_: Callable[[], Log], name: str) -> Iterator[tuple[pa.Table, int | None]]:

@@ -229,6 +229,7 @@ def _unit(
         dead_letters=committed_rows(units.layout.dead_letters(unit)),
         late_rows=work.late_rows,
         lag=lag,
+        behind=running.behind if running else None,
         batch=running.last_batch if running else -1,
         batch_ms=running.batch_ms if running else None,
         rows_per_s=running.rows_per_s if running else None,

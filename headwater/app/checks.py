@@ -10,12 +10,15 @@ from pathlib import Path
 from headwater.connectors.permitted import AgentPermissions, check_unit, own_paths
 from headwater.control.store import Store
 from headwater.core.errors import DeploymentError, ErrorList, HeadwaterError
+from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.sinks import FileSink
 from headwater.dataflow.sources import FileSource, SensorSource, Source
 from headwater.disk.credentials import read_secret
 from headwater.disk.layout import full_path, sink_directory
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.spec import spec_of
+
+_SECRETS = ("user_env", "username_env", "password_env", "registry_user_env", "registry_password_env")
 
 
 def check_run(plan: DeploymentPlan, directory: Path, store: Path | None, *, until_drained: bool) -> None:
@@ -56,7 +59,9 @@ def refuse_endless(plan: DeploymentPlan) -> None:
 
 
 def _ends(source: Source) -> bool:
-    return isinstance(source, FileSource) or (isinstance(source, SensorSource) and source.rows is not None)
+    return isinstance(source, FileSource | KafkaSource) or (
+        isinstance(source, SensorSource) and source.rows is not None
+    )
 
 
 def _refused(plan: DeploymentPlan, unit: Unit, agent: AgentPermissions) -> Iterator[HeadwaterError]:
@@ -69,7 +74,7 @@ def _refused(plan: DeploymentPlan, unit: Unit, agent: AgentPermissions) -> Itera
 
 def _errors(plan: DeploymentPlan, unit: Unit) -> Iterator[HeadwaterError]:
     for operator in (plan.dataflow[id_] for id_ in unit.operators):
-        for setting in ("user_env", "username_env", "password_env"):
+        for setting in _SECRETS:
             try:
                 read_secret(getattr(operator, setting, None), where=operator.where)
             except HeadwaterError as error:

@@ -162,7 +162,7 @@ def _unit(unit: UnitRates) -> UnitMetrics:
         busy=unit.busy,
         state_rows=now.state_rows,
         state_bytes=now.state_bytes,
-        lag=now.lag,
+        lag=now.unread,
         latency_p50_s=latency.p50 if latency else None,
         latency_p95_s=latency.p95 if latency else None,
         oldest_s=now.oldest_s,

@@ -196,11 +196,11 @@ def _size(path: str, limit: int) -> int:
 
 
 def spark_settings(plan: DeploymentPlan, given: SparkSettings) -> SparkSettings:
-    """Return the settings of a run's Spark: of its sinks' drivers, its zones, and the given ones, which win.
+    """Return the settings of a run's Spark: of its sources and sinks, its zones, and the given ones, which win.
 
     It is a small one where all zones have small ones.
     """
-    from headwater.connectors.jdbc import packages_for
+    from headwater.connectors.packages import packages_for
 
     found = SparkSettings(tuple(packages_for(plan.dataflow)))
     values: dict[str, tuple[str, str]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -175,3 +176,16 @@ def failure(error: Any, servers: str, *, where: str, hint: str) -> HeadwaterErro
 def no_broker(what: str, *, where: str) -> BrokerAway:
     """Make the error of a request that no broker has answered."""
     return BrokerAway(what, where=where, hint="check that the broker runs and that this machine reaches it")
+
+
+def reach(servers: str, *, where: str) -> None:
+    """Raise BrokerAway where none of the servers accepts a connection."""
+    why = "no server"
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition("://")[2].rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), LOOK_SECONDS):
+                return
+        except (OSError, ValueError) as error:
+            why = str(error)
+    raise no_broker(f"no Kafka broker at {servers}: {why}", where=where)

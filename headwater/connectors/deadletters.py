@@ -1,8 +1,8 @@
 """Dead letters: records that do not fit their source's schema, stored with a reason and their position.
 
 A sink writer of kind ``deadletters`` gets rows of text columns ``operator, format, schema, record,
-source, location`` and writes JSON lines ``time, unit, operator, location, source, line, offset,
-reason, record, truncated``, each row exactly once, as the sink writer for files does.
+source, location, reason`` (NULL where it is found here) and writes JSON lines ``time, unit, operator, location,
+source, line, offset, reason, record, truncated``, each row exactly once, as the sink writer for files does.
 """
 
 from __future__ import annotations
@@ -106,6 +106,25 @@ def local_path(source: str) -> str | None:
         rest = source.removeprefix("file:")
         return unquote(rest[2:] if rest.startswith("//") else rest)
     return source if source.startswith("/") else None
+
+
+_IN_TOPIC = re.compile(r"kafka:([^/]+)/(\d+)@(\d+)")
+
+
+def topic_position(source: object) -> tuple[str, int, int] | None:
+    """Return topic, partition and offset of a record of Kafka; None for other sources.
+
+    >>> topic_position("kafka:readings/3@17")
+    ('readings', 3, 17)
+    """
+    found = _IN_TOPIC.fullmatch(str(source))
+    return None if found is None else (found[1], int(found[2]), int(found[3]))
+
+
+def offset_of(source: object) -> int | None:
+    """Return the offset of a record in its partition; None for sources other than Kafka."""
+    found = topic_position(source)
+    return None if found is None else found[2]
 
 
 class _SearchedFile:
@@ -236,6 +255,7 @@ class _DeadLetterTask:
         record, source, operator = row.get("record") or "", row.get("source"), row.get("operator")
         options = self._options.get(operator or "")
         place = self._locator.locate(record, source)
+        offset = place.offset if place else offset_of(source)
         kept = record.encode(errors="replace")[: MAX_RECORD + 1]
         truncated = len(kept) > MAX_RECORD
         return {
@@ -245,8 +265,9 @@ class _DeadLetterTask:
             "location": row.get("location"),
             "source": source,
             "line": place.line if place else None,
-            "offset": place.offset if place else None,
-            "reason": explain(record, format=row.get("format") or "", schema=row.get("schema") or "", options=options),
+            "offset": offset,
+            "reason": row.get("reason")
+            or explain(record, format=row.get("format") or "", schema=row.get("schema") or "", options=options),
             "record": kept[:MAX_RECORD].decode(errors="ignore"),
             "truncated": truncated,
         }

@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.connectors import sparksql
+from headwater.connectors.packages import how_to_add
 from headwater.core.errors import DataflowError, RuntimeFailure, Unavailable
 from headwater.dataflow.jdbcurl import DRIVERS
-from headwater.dataflow.sinks import JdbcSink, Sink
+from headwater.dataflow.sinks import JdbcSink
 from headwater.disk.checkpoint import checkpoint_number
 from headwater.disk.credentials import read_secret
 from headwater.disk.syncing import sync_checkpoint
@@ -38,37 +39,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from headwater.dataflow.graph import Dataflow
-
 AVAILABLE_NOW = "available now"
 """The trigger that reads all available input, and ends."""
 
 _BATCH_BITS = 32
 
 
-def packages_for(dataflow: Dataflow) -> list[str]:
-    """List the Maven packages that Spark needs for a dataflow's sinks (``spark.jars.packages``)."""
-    found = {package_of(o) for o in dataflow.operators if isinstance(o, Sink)}
-    return sorted(p for p in found if p is not None)
-
-
-def package_of(sink: Sink) -> str | None:
-    """Return the Maven package that Spark needs for a sink; None when it needs none."""
-    return _driver_of(sink)[0] if isinstance(sink, JdbcSink) else None
-
-
-def _driver_of(sink: JdbcSink) -> tuple[str | None, str | None]:
-    """Return the Maven package and the class of a sink's driver, where they are known.
+def _driver_of(sink: JdbcSink) -> str | None:
+    """Return the class of a sink's driver, where it is known.
 
     Java finds a driver by its URL alone only among the jars that it started with, not among fetched packages.
     """
     found = DRIVERS.get(sink.url.removeprefix("jdbc:").partition(":")[0])
-    return (None, sink.driver) if found is None else (found.package, found.driver)
-
-
-def _how_to_add(sink: Sink) -> str:
-    package = package_of(sink) or "<group:artifact:version of the driver>"
-    return f"give its zone in the continuum spark: {{packages: ['{package}']}}, or its agent --packages {package}"
+    return sink.driver if found is None else found.driver
 
 
 def start_sink(
@@ -145,7 +128,7 @@ class _BatchWriter:
 def _options(sink: JdbcSink) -> dict[str, str]:
     user = read_secret(sink.user_env, where=sink.where)
     password = read_secret(sink.password_env, where=sink.where)
-    named = {"user": user, "password": password, "driver": _driver_of(sink)[1]}
+    named = {"user": user, "password": password, "driver": _driver_of(sink)}
     given = {**dict(sink.options), "url": sink.url, "dbtable": sink.table}
     return given | {k: v for k, v in named.items() if v is not None}
 
@@ -183,7 +166,7 @@ def _plain(error: Exception, sink: JdbcSink) -> Exception:
     """Shorten a Java stack trace to an error of one line."""
     text = str(error)
     if "No suitable driver" in text or "ClassNotFoundException" in text:
-        return Unavailable(f"Spark has no driver for {_scheme(sink.url)}", where=sink.where, hint=_how_to_add(sink))
+        return Unavailable(f"Spark has no driver for {_scheme(sink.url)}", where=sink.where, hint=how_to_add(sink))
     return RuntimeFailure(
         f"the table '{sink.table}' was not written: {text.splitlines()[0] if text else type(error).__name__}",
         where=sink.where,

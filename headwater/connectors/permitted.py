@@ -19,13 +19,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headwater.connectors.globs import alternatives, is_glob
+from headwater.connectors.kafkasource import servers_at
 from headwater.connectors.mqtt import broker_address
 from headwater.connectors.mqttwriter import sink_address
+from headwater.connectors.registry import server_of
 from headwater.continuum.broker import Broker
 from headwater.core.errors import DeploymentError
 from headwater.core.permissions import OPEN, Permissions, is_below
 from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.jdbcurl import parse_jdbc_url
+from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.operators import MapBatches, Operator, Transform
 from headwater.dataflow.optionlists import check_kafka_settings, check_options
@@ -158,6 +161,15 @@ def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Itera
         case MqttSink():
             yield ResourceUse(kind="connect", target=sink_address(operator).server, where=where)
             yield from _secrets(where, operator.username_env, operator.password_env)
+        case KafkaSource():
+            for servers in dict.fromkeys(servers_at(operator, location) for location in locations):
+                yield from _servers(servers, where, _DEFAULT_PORTS["kafka"])
+            if operator.registry is not None:
+                host, port = server_of(operator.registry)
+                yield ResourceUse(kind="connect", target=f"{host}:{port}", where=f"{where} (registry)")
+            yield from _files_of_kafka(dict(operator.options), where)
+            named = (operator.user_env, operator.password_env)
+            yield from _secrets(where, *named, operator.registry_user_env, operator.registry_password_env)
         case FileSink():
             yield ResourceUse(kind="write", target=sink_directory(operator.path, spec.unit), where=where)
         case KafkaSink():

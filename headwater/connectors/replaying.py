@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Protocol
 
 from headwater.connectors.deadletters import DeadLetter, dead_letters_of, explain, misfit, notes_at
+from headwater.connectors.kafkavalues import BASE64
 from headwater.core.errors import DeploymentError, HeadwaterError
+from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.sources import FileSource, MqttSource, Source
 from headwater.disk.durable import read_note, read_object, write_atomically
 from headwater.disk.layout import Layout
@@ -139,6 +141,7 @@ class Offer(Protocol):
 
 def _offer(target: ReplayedSource, letter: DeadLetter, record: str, mark: str) -> Offer:
     from headwater.connectors.offerfile import file_offer
+    from headwater.connectors.offerkafka import kafka_offer
     from headwater.connectors.offermqtt import mqtt_offer
 
     match target.source:
@@ -146,6 +149,8 @@ def _offer(target: ReplayedSource, letter: DeadLetter, record: str, mark: str) -
             return file_offer(target.source, target.location, target.directory, letter, record, mark)
         case MqttSource():
             return mqtt_offer(target.source, target.location, letter, record)
+        case KafkaSource():
+            return kafka_offer(target.source, target.location, letter, record)
     raise DeploymentError(f"a source of kind {target.source.kind} takes no records back")
 
 
@@ -291,9 +296,13 @@ def _check(letter: DeadLetter, source: Source, record: str, *, given: bool, forc
         return
     if _REPLACED in record and not given:
         raise DeploymentError("it was not UTF-8 text, and its bytes were not stored", hint="give the record")
-    format_ = source.format if isinstance(source, FileSource) else "json"
-    options = dict(source.options) if isinstance(source, FileSource) else {}
-    schema = source.schema().text
+    if isinstance(source, KafkaSource) and source.is_binary:
+        from headwater.connectors.offerkafka import misfit_of_bytes
+
+        if (reason := misfit_of_bytes(source, record)) is not None:
+            raise DeploymentError(f"it does not fit: {reason}", hint=f"correct the record: '{BASE64}...'")
+        return
+    format_, options, schema = source.record_format or "", source.record_options, source.schema().text
     reason = misfit(record, format=format_, schema=schema, options=options)
     if reason is None and not given:
         # Spark refused it for an unknown reason: by the same schema it refuses it again.

@@ -9,15 +9,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headwater.connectors.globs import MARK, is_glob, literal
+from headwater.connectors.kafkasource import kafka_frame
+from headwater.connectors.marks import CORRUPT, ORIGIN, REASON
 from headwater.connectors.sparksql import column_of, expression, items
 from headwater.core.errors import RuntimeFailure
+from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource, Source
 from headwater.disk.layout import REPLAYED, full_path
 from headwater.sql.lexer import quote_string, quoted
 from headwater.sql.schema import Schema
-
-CORRUPT = "__corrupt"
-ORIGIN = "__origin"
 
 _STREAM_ONLY = {
     "maxfilespertrigger",
@@ -33,7 +33,7 @@ _OWN = frozenset({"cleansource", "sourcearchivedir", "basepath"})
 
 def can_be_malformed(source: Source) -> bool:
     """Return whether records of the source are text that may not fit its schema."""
-    return isinstance(source, MqttSource) or (isinstance(source, FileSource) and source.format != "parquet")
+    return source.record_format is not None
 
 
 _FILE_OF = f"^file:/+(?:.*?/{REPLAYED}/[^/]+/(?=.*{MARK}))?"
@@ -49,12 +49,14 @@ def source_frame(
     spool: Path | None = None,
     synced: Path | None = None,
     replayed: Path | None = None,
+    limit: int | None = None,
 ) -> DataFrame:
     """Read a source at a location: a stream of that name, or in one batch when ``name`` is None.
 
     ``replayed``: the directory of a file source's replayed records; a second stream reads them.
     Where records can be malformed, ``__corrupt`` holds the text of malformed ones and ``__origin``
     their file or topic. ``synced``: the checkpoint to sync before stored messages of a broker are deleted.
+    ``limit``: about the most records of a batch of a Kafka topic.
     """
     match source:
         case FileSource():
@@ -67,6 +69,8 @@ def source_frame(
             frame = _sensors(spark, source, location, name)
         case MqttSource():
             frame = _mqtt(spark, source, name, spool, synced)
+        case KafkaSource():
+            frame = kafka_frame(spark, source, location, name=name, limit=limit)
         case _:
             raise RuntimeFailure(f"no reader for {source.kind}", where=source.where, hint="report this as a defect")
     if source.location_as is not None:
@@ -81,7 +85,7 @@ def name_of_replayed(name: str) -> str:
 
 def well_formed(frame: DataFrame, schema: Schema) -> DataFrame:
     """Keep the well-formed records, whichever columns are used later."""
-    return frame.where(expression(f"{CORRUPT} IS NULL AND {every_field_parsed(schema)}")).drop(CORRUPT, ORIGIN)
+    return frame.where(expression(f"{CORRUPT} IS NULL AND {every_field_parsed(schema)}")).drop(CORRUPT, ORIGIN, REASON)
 
 
 def every_field_parsed(schema: Schema) -> str:
@@ -94,16 +98,16 @@ def every_field_parsed(schema: Schema) -> str:
     return f"(spark_partition_id() >= 0 OR {used})"
 
 
-DEAD_LETTER = ("operator", "format", "schema", "record", "source", "location")
+DEAD_LETTER = ("operator", "format", "schema", "record", "source", "location", "reason")
 """The columns of a dead letter; all of them are texts."""
 
 
 def dead_letter_columns(source: Source, location: str) -> list[str]:
     """Return the SQL projection that turns a malformed record into a dead letter."""
-    format_ = source.format if isinstance(source, FileSource) else "json"
+    reason = REASON if isinstance(source, KafkaSource) else "CAST(NULL AS string)"
     values = (
-        *map(quote_string, (source.id, format_, source.schema().text)),
-        *(CORRUPT, ORIGIN, quote_string(location)),
+        *map(quote_string, (source.id, source.record_format or "", source.schema().text)),
+        *(CORRUPT, ORIGIN, quote_string(location), reason),
     )
     return [f"{value} AS {name}" for name, value in zip(DEAD_LETTER, values, strict=True)]
 

@@ -82,6 +82,8 @@ class UnitProgress:
     late_rows: int = 0
     lag: int | None = None
     """Unread rows in its input channels; None for a unit that reads only sources."""
+    behind: int | None = None
+    """Records that its newest batch left unread in the Kafka topics that it reads; None without topics."""
     batch: int = -1
     batch_ms: float | None = None
     """Median of the recent batches that had rows."""
@@ -113,6 +115,12 @@ class UnitProgress:
     """When the newest executed batch began and took its input; seconds since 1970."""
     unproven: bool = False
     """Whether it is open if the unit can run: its first batch has not ended, or Spark stumbled and it starts again."""
+
+    @property
+    def unread(self) -> int | None:
+        """Unread rows in its input channels and topics; None for a unit that has neither."""
+        known = [n for n in (self.lag, self.behind) if n is not None]
+        return sum(known) if known else None
 
 
 def node_of(id_: str) -> str:

@@ -12,9 +12,12 @@ from headwater.core.text import cut
 from headwater.dataflow import habits, sources
 from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import checked
+from headwater.dataflow.avroschema import columns_of_avro
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.hoist import hoist_watermarks
-from headwater.dataflow.lookup import ReferenceTable
+from headwater.dataflow.kafkatopic import RAW, KafkaFormat, KafkaSource, SchemaDocument, StartOf, read_descriptor
+from headwater.dataflow.optionlists import option_name
+from headwater.dataflow.protobufschema import columns_of_message, files_of, message_of
 from headwater.dataflow.settings import (
     MOST_WRITTEN,
     ColumnName,
@@ -35,6 +38,8 @@ from headwater.dataflow.settings import (
 from headwater.dataflow.statements import translate
 from headwater.dataflow.stream import Stream
 from headwater.dataflow.streambase import StreamBase, schema_text
+from headwater.dataflow.tablereader import TableReader
+from headwater.sql.schema import Schema
 from headwater.sql.select import parse_query
 
 
@@ -67,7 +72,7 @@ class DataflowBuilder(habits.NameGuard):
     @property
     def table(self) -> TableReader:
         """Reference tables, for ``stream.join(table, on)``."""
-        return TableReader(self)
+        return TableReader(self.name)
 
     def sql(self, text: Statement, args: ValuesOf = None, **streams: Stream) -> Stream:
         """Return the stream of a SELECT statement of Spark SQL, as ``spark.sql`` does.
@@ -266,6 +271,76 @@ class Reader(habits.NameGuard):
             location_as=location_as,
         )
 
+    def kafka(
+        self,
+        bootstrap_servers: Place,
+        topic: Place,
+        schema: SchemaOf | None = None,
+        *,
+        format: KafkaFormat = "json",
+        avro_schema: SchemaDocument | None = None,
+        descriptor: Place | None = None,
+        message: Place | None = None,
+        registry: Place | None = None,
+        registry_user_env: Place | None = None,
+        registry_password_env: Place | None = None,
+        starting: StartOf = "earliest",
+        key_as: ColumnName | None = None,
+        headers_as: ColumnName | None = None,
+        timestamp_as: ColumnName | None = None,
+        partition_as: ColumnName | None = None,
+        offset_as: ColumnName | None = None,
+        location_as: ColumnName | None = None,
+        layer: Place | None = None,
+        user_env: Place | None = None,
+        password_env: Place | None = None,
+        **options: Option,
+    ) -> Stream:
+        """Read the values of a Kafka topic, which others write.
+
+        With ``{location}`` in topic or servers it is read for each location; else once, in one zone: ``layer`` names
+        a layer with one, where the lowest has several.
+
+        ``schema`` has the columns; ``avro_schema`` (JSON), or ``descriptor`` (a file of protoc) and ``message``, give
+        them as well. ``registry``: the address of a schema registry; values then have Confluent's header. Format
+        ``raw`` gives the columns of Spark's Kafka source.
+
+        ``starting``: "earliest", "latest", a time such as "2026-01-31T12:00:00Z", or {partition: offset} with all
+        partitions (-2: earliest, -1: latest); it counts until the first batch. ``key_as``, ``headers_as``,
+        ``timestamp_as``, ``partition_as``, ``offset_as`` and ``location_as`` add columns of these names.
+
+        ``options`` are those of Kafka's consumer with ``_`` for ``.`` (``security_protocol="SASL_SSL"``), Spark's for
+        the topic (``maxOffsetsPerTrigger``) and for the format. ``..._env`` name secrets, ``HEADWATER_SECRET_...``.
+        """
+        where = f"read.kafka('{cut(topic, 200)}')"
+        data = None if descriptor is None else read_descriptor(descriptor, where=where)
+        offsets = tuple(sorted(starting.items())) if isinstance(starting, Mapping) else ()
+        return self._source(
+            KafkaSource,
+            bootstrap_servers=bootstrap_servers,
+            topic=topic,
+            format=format,
+            schema_text=_columns_of_topic(schema, format, avro_schema, data, message, where),
+            avro_schema=avro_schema,
+            descriptor=data,
+            message=message,
+            registry=registry,
+            registry_user_env=registry_user_env,
+            registry_password_env=registry_password_env,
+            starting="earliest" if offsets else str(starting),
+            offsets=offsets,
+            key_as=key_as,
+            headers_as=headers_as,
+            timestamp_as=timestamp_as,
+            partition_as=partition_as,
+            offset_as=offset_as,
+            location_as=location_as,
+            layer=layer,
+            user_env=user_env,
+            password_env=password_env,
+            options=tuple(sorted((option_name(k), _option_text(v)) for k, v in options.items())),
+        )
+
     def _unknown(self, name: str) -> habits.UnknownName:
         return habits.missing(name, self, habits.READER, where=f"read of dataflow '{self.builder.name}'")
 
@@ -277,48 +352,30 @@ class Reader(habits.NameGuard):
         return Stream(self.builder, operator, (), operator.output(()))
 
 
-@dataclass(frozen=True)
-class TableReader(habits.NameGuard):
-    """Reference tables: rows that do not stream.
+def _columns_of_topic(
+    schema: str | None, format: str, avro: str | None, descriptor: str | None, message: str | None, where: str
+) -> str:
+    """Return the columns of a topic's values: the given ones, or those of their schema."""
+    if schema is not None:
+        return schema_text(schema, where)
+    if format == "raw":
+        return Schema.parse(RAW).text
+    if format == "avro" and avro is not None:
+        return columns_of_avro(avro, where=where).text
+    if format == "protobuf" and descriptor is not None and message is not None:
+        try:
+            files = files_of(descriptor)
+        except ValueError as error:
+            raise DataflowError(
+                f"the descriptor is damaged: {error}",
+                where=where,
+                hint="write it with protoc, options include_imports and descriptor_set_out",
+            ) from None
+        return columns_of_message(message_of(files, message, where=where), where=where).text
+    raise DataflowError(
+        "no schema", where=where, hint='give the columns: read.kafka("broker:9092", "topic", "id bigint, ts timestamp")'
+    )
 
-    A single local file of at most a mebibyte becomes part of the dataflow; else each zone reads the path: a file, a
-    directory or a glob. With ``refresh`` a zone looks that often for changed files, and its units go on with the new
-    rows at the boundary of a batch.
-    """
 
-    builder: DataflowBuilder
-
-    def csv(
-        self, path: Place, schema: SchemaOf, *, refresh: Duration | None = None, **options: Option
-    ) -> ReferenceTable:
-        """Read CSV files; Spark's options (``header``, ``sep``, ``timestampFormat`` ...) by name."""
-        return self._table("csv", path, schema, refresh, options)
-
-    def json(
-        self, path: Place, schema: SchemaOf, *, refresh: Duration | None = None, **options: Option
-    ) -> ReferenceTable:
-        """Read files of JSON lines."""
-        return self._table("json", path, schema, refresh, options)
-
-    def parquet(self, path: Place, schema: SchemaOf, *, refresh: Duration | None = None) -> ReferenceTable:
-        """Read Parquet files."""
-        return self._table("parquet", path, schema, refresh, {})
-
-    def _unknown(self, name: str) -> habits.UnknownName:
-        return habits.missing(name, self, habits.READER, where=f"table of dataflow '{self.builder.name}'")
-
-    def _place_of(self, method: str) -> str:
-        return f"table.{method} of dataflow '{self.builder.name}'"
-
-    def _table(
-        self,
-        format: Literal["csv", "json", "parquet"],
-        path: str,
-        schema: str,
-        refresh: str | None,
-        options: Mapping[str, Any],
-    ) -> ReferenceTable:
-        text = schema_text(schema, f"table.{format}('{cut(path, 200)}')")
-        settings = tuple(sorted((k, str(v)) for k, v in options.items()))
-        table = ReferenceTable(format=format, path=path, schema_text=text, options=settings, refresh=refresh)
-        return table.with_file()
+def _option_text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

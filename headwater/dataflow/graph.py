@@ -20,6 +20,7 @@ from headwater.core.requirement import Requirement
 from headwater.core.rules import FileName, Refused
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, sources, stateful
+from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.settings import MOST_LOCATIONS, MOST_OPERATORS
 from headwater.dataflow.types import StreamType
@@ -34,7 +35,7 @@ _ENTRIES: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(list[dict[str, Any]])
 KINDS: Mapping[str, type[ops.Operator]] = {
     c.kind: c
     for c in (
-        sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource,
+        sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource, KafkaSource,
         ops.Where, ops.Select, ops.Explode, ops.Union, ops.ToLocations, Lookup,
         ops.MapBatches, ops.Transform, ops.Watermark,
         stateful.Aggregate, stateful.Dedup, stateful.Join, stateful.CountWindow, stateful.Scan,

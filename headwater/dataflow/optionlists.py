@@ -11,6 +11,7 @@ from typing import Final
 
 from headwater.core.errors import DataflowError, HeadwaterError, suggestion
 from headwater.dataflow.jdbcurl import DRIVERS, parse_jdbc_url
+from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import JdbcSink, KafkaSink
@@ -48,6 +49,35 @@ _OF_STREAMS = (
     "mode",
 )
 """Options that a table's files do not have; a malformed row of a table is an error."""
+_OF_CSV = [
+    "charToEscapeQuoteEscaping",
+    "comment",
+    "delimiter",
+    "emptyValue",
+    "escape",
+    "ignoreLeadingWhiteSpace",
+    "ignoreTrailingWhiteSpace",
+    "maxCharsPerColumn",
+    "maxColumns",
+    "nanValue",
+    "negativeInf",
+    "nullValue",
+    "positiveInf",
+    "preferDate",
+    "quote",
+    "sep",
+    "unescapedQuoteHandling",
+]
+_OF_JSON = [
+    "allowBackslashEscapingAnyCharacter",
+    "allowComments",
+    "allowNonNumericNumbers",
+    "allowNumericLeadingZeros",
+    "allowSingleQuotes",
+    "allowUnquotedControlChars",
+    "allowUnquotedFieldNames",
+    "primitivesAsString",
+]
 _TIMES = ["dateFormat", "enableDateTimeParsingFallback", "locale", "timeZone", "timestampFormat", "timestampNTZFormat"]
 _TEXT = ["charset", "encoding", "lineSep", "mode", "multiLine"]
 FILE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -55,44 +85,17 @@ FILE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         *_FILES,
         *_TIMES,
         *_TEXT,
-        *[
-            "charToEscapeQuoteEscaping",
-            "comment",
-            "delimiter",
-            "emptyValue",
-            "enforceSchema",
-            "escape",
-            "header",
-            "ignoreLeadingWhiteSpace",
-            "ignoreTrailingWhiteSpace",
-            "maxCharsPerColumn",
-            "maxColumns",
-            "nanValue",
-            "negativeInf",
-            "nullValue",
-            "positiveInf",
-            "preferDate",
-            "quote",
-            "sep",
-            "unescapedQuoteHandling",
-        ],
+        *_OF_CSV,
+        "enforceSchema",
+        "header",
     ),
     "json": (
         *_FILES,
         *_TIMES,
         *_TEXT,
-        *[
-            "allowBackslashEscapingAnyCharacter",
-            "allowComments",
-            "allowNonNumericNumbers",
-            "allowNumericLeadingZeros",
-            "allowSingleQuotes",
-            "allowUnquotedControlChars",
-            "allowUnquotedFieldNames",
-            "dropFieldIfAllNull",
-            "prefersDecimal",
-            "primitivesAsString",
-        ],
+        *_OF_JSON,
+        "dropFieldIfAllNull",
+        "prefersDecimal",
     ),
     "parquet": (*_FILES, "datetimeRebaseMode", "int96RebaseMode", "mergeSchema"),
 }
@@ -153,6 +156,62 @@ KAFKA_OPTIONS: Final = tuple(
 )
 """librdkafka's settings; `ssl.ca.location` names a file, which a zone must let the dataflow read."""
 
+PARSER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "csv": (*_TIMES, *_OF_CSV),
+    "json": (*_TIMES, *_OF_JSON),
+}
+"""Spark's options of `from_csv` and `from_json`, by format."""
+
+TOPIC_OPTIONS: Final = (
+    "failOnDataLoss",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "maxOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minOffsetsPerTrigger",
+    "minPartitions",
+)
+"""Options of Spark's Kafka source."""
+
+CONSUMER_OPTIONS: Final = (
+    "check.crcs",
+    "client.dns.lookup",
+    "client.id",
+    "client.rack",
+    "connections.max.idle.ms",
+    "default.api.timeout.ms",
+    "exclude.internal.topics",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "heartbeat.interval.ms",
+    "isolation.level",
+    "max.partition.fetch.bytes",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "metadata.max.age.ms",
+    "receive.buffer.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "request.timeout.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "sasl.mechanism",
+    "security.protocol",
+    "send.buffer.bytes",
+    "session.timeout.ms",
+    "socket.connection.setup.timeout.max.ms",
+    "socket.connection.setup.timeout.ms",
+    "ssl.ca.location",
+    "ssl.cipher.suites",
+    "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.protocol",
+)
+"""Settings of Kafka's consumer, and `ssl.ca.location`: a PEM file, which a zone must let the dataflow read."""
+
 JDBC_OPTIONS: Final = [
     "batchsize",
     "cascadeTruncate",
@@ -171,6 +230,22 @@ _OF_BROKERS = ("ssl.certificate.location", "ssl.key.location")
 _FILES_OF_SECRETS = "secrets are named, not read from files: user_env=, password_env="
 
 
+_CONSUMER_NAMES = {name.lower(): name for name in CONSUMER_OPTIONS}
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""Mechanisms of SASL by which a Kafka source may authenticate."""
+
+
+def option_name(name: str) -> str:
+    """Return the name of a Kafka source's option: of ``security_protocol``, ``kafka.security.protocol`` and the like.
+
+    >>> option_name("security_protocol"), option_name("kafka.client.id"), option_name("maxOffsetsPerTrigger")
+    ('security.protocol', 'client.id', 'maxOffsetsPerTrigger')
+    """
+    dotted = name.removeprefix("kafka.").replace("_", ".")
+    known = _CONSUMER_NAMES | {one.lower(): one for one in TOPIC_OPTIONS}
+    return known.get(dotted.lower(), dotted if "." in dotted else name)
+
+
 def check_options(operator: Operator) -> None:
     """Raise DataflowError for an option that an operator's connector does not take from dataflows."""
     match operator:
@@ -181,6 +256,18 @@ def check_options(operator: Operator) -> None:
             given = [name for name, _ in operator.options]
             allowed = [n for n in FILE_OPTIONS.get(operator.format, ()) if n not in (*PLACES, *_OF_STREAMS)]
             _check(operator, given, allowed, f"a table of {operator.format} files")
+        case KafkaSource():
+            # Kafka's own names as they are: those that name files are recognized by them.
+            of_spark = (*TOPIC_OPTIONS, *PARSER_OPTIONS.get(operator.format, ()))
+            given = [name for name, _ in operator.options if name not in CONSUMER_OPTIONS]
+            _check(operator, given, of_spark, "a Kafka source", also=CONSUMER_OPTIONS)
+            mechanism = dict(operator.options).get("sasl.mechanism", "PLAIN")
+            if mechanism not in SASL_MECHANISMS:
+                raise _refused(
+                    operator,
+                    f"the SASL mechanism {mechanism} takes more than a user and a password",
+                    f"use one of {', '.join(SASL_MECHANISMS)}",
+                )
         case KafkaSink():
             _check(operator, [name for name, _ in operator.options], KAFKA_OPTIONS, "a Kafka sink")
         case JdbcSink():
@@ -203,11 +290,19 @@ def check_kafka_settings(settings: Mapping[str, str], *, where: str) -> None:
             )
 
 
-def _check(operator: Operator, given: list[str], allowed: tuple[str, ...] | list[str], what: str) -> None:
+def _check(
+    operator: Operator,
+    given: list[str],
+    allowed: tuple[str, ...] | list[str],
+    what: str,
+    *,
+    also: tuple[str, ...] = (),
+) -> None:
+    """Refuse an option that is not allowed in any case of its letters; ``also``: others, for the hint."""
     known = {name.lower() for name in allowed}
     for name in given:
         if name.lower() not in known:
-            raise _refused(operator, f"{what} takes no option '{name}'", _hint(name, allowed))
+            raise _refused(operator, f"{what} takes no option '{name}'", _hint(name, (*allowed, *also)))
 
 
 def _hint(name: str, allowed: tuple[str, ...] | list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -44,16 +45,34 @@ class Source(Operator):
         except DataflowError as error:
             raise self.error(error.what, error.hint or "write the schema as 'id bigint, v double'") from error
         columns = list(schema.columns)
-        for setting, name in self.added():
+        for setting, name, type_ in self.added():
             if name.lower() in {c.name.lower() for c in columns}:
                 raise self.error(f"{setting}='{name}' names an existing column", "choose another name")
-            columns.append(Column(name, DataType.parse("string")))
+            columns.append(Column(name, DataType.parse(type_)))
         located = frozenset({self.location_as} if self.location_as is not None else ())
         return StreamType(checked_schema(self, columns), located_by=located)
 
-    def added(self) -> list[tuple[str, str]]:
-        """Return the columns added to those of the data: the setting and the name of each."""
-        return [] if self.location_as is None else [("location_as", self.location_as)]
+    def added(self) -> list[tuple[str, str, str]]:
+        """Return the columns added to those of the data: the setting, the name and the type of each."""
+        return [] if self.location_as is None else [("location_as", self.location_as, "string")]
+
+    @property
+    def stream(self) -> str | None:
+        """What a read position belongs to: in another stream it has no meaning. None: it has one wherever it is read.
+
+        Positions in files are the names of these, so a source continues with the files of another directory.
+        """
+        return None
+
+    @property
+    def record_format(self) -> str | None:
+        """The format of records that may not fit the schema; None where none can be malformed."""
+        return None
+
+    @property
+    def record_options(self) -> Mapping[str, str]:
+        """The reader's options by which a record fits its schema or not."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +92,16 @@ class FileSource(Source):
     options: tuple[tuple[str, str], ...] = ()
     file_as: ColumnName | None = None
 
-    def added(self) -> list[tuple[str, str]]:
-        return ([] if self.file_as is None else [("file_as", self.file_as)]) + super().added()
+    def added(self) -> list[tuple[str, str, str]]:
+        return ([] if self.file_as is None else [("file_as", self.file_as, "string")]) + super().added()
+
+    @property
+    def record_format(self) -> str | None:
+        return None if self.format == "parquet" else self.format
+
+    @property
+    def record_options(self) -> Mapping[str, str]:
+        return dict(self.options)
 
     @property
     def per_location(self) -> bool:
@@ -130,6 +157,10 @@ class MqttSource(Source):
     @property
     def per_location(self) -> bool:
         return "{location}" in self.topic or "{location}" in self.broker
+
+    @property
+    def record_format(self) -> str:
+        return "json"
 
     def schema(self) -> Schema:
         return Schema.parse(self.schema_text)

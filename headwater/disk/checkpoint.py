@@ -172,7 +172,7 @@ def reads_agree(checkpoint: Path) -> bool:
 def _files_read(checkpoint: Path, name: str, position: str) -> object:
     """Return the files that a source has read up to a position; the position itself for other sources."""
     offset = json.loads(position) if position.startswith("{") else None
-    if not isinstance(offset, dict) or "logOffset" not in offset:
+    if not isinstance(offset, dict) or not isinstance(offset.get("logOffset"), int):
         return position
     found = set()
     for file in needed_of(checkpoint / "sources" / name):

@@ -23,6 +23,8 @@ from headwater.disk.durable import sync_directory, write_atomically
 
 _CRC_HEADER = 8  # bytes: "crc", a zero, and the number of bytes per checksum
 _FIRST_LINES = ("v1", "v2")
+_FIRST_START = "\0v1"
+"""The first line of the file with the offsets at which a source of Kafka began; Spark writes the zero for Spark 2.0."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,19 @@ def examine(checkpoint: Path) -> Condition:
         is_known = commits[batch] and is_planned(batch) and (batch == 0 or offsets.get(batch - 1, False))
         return is_known and all(_has_version(place, batch + 1) for place in operators)
 
+    def is_first_known() -> bool:
+        # Spark repeats the first batch from the offsets at which a topic's source began.
+        return all(name in sources and sources[name].is_start for name in _topics_read(plans / "0"))
+
     committed = next((batch for batch in sorted(commits, reverse=True) if is_done(batch)), -1)
-    planned = committed + 1 if is_planned(committed + 1) else committed
+    is_whole = is_planned(committed + 1) and (committed >= 0 or is_first_known())
+    planned = committed + 1 if is_whole else committed
     spare = [plans / str(batch) for batch in offsets if batch > planned or not offsets[batch]]
     spare += [checkpoint / "commits" / str(batch) for batch in commits if batch > committed or not commits[batch]]
     read = _files_read(plans / str(planned)) if planned >= 0 else {}
     for name, log in sources.items():
+        if log.is_start:
+            continue  # where a topic's source began: as long as no batch is done, it begins there again
         spare += [file for file in log.files if _number(file) > read.get(name, -1) and not log.reaches(_number(file))]
     if not _is_whole(metadata := checkpoint / "metadata", _is_object) and metadata.exists():
         spare.append(metadata)
@@ -100,7 +109,7 @@ def has_forgotten(checkpoint: Path, found: Condition) -> bool:
 def damaged_files(checkpoint: Path) -> list[Path]:
     """Return the files of a checkpoint that are not whole, also those that nothing needs any more."""
     logs = [(checkpoint / "offsets", _is_plan), (checkpoint / "commits", _is_record)]
-    logs += [(place, _is_log) for place in sorted((checkpoint / "sources").glob("*"))]
+    logs += [(place, _is_log_or_start) for place in sorted((checkpoint / "sources").glob("*"))]
     found = [file for place, is_whole in logs for file in needed_of(place) if not _is_whole(file, is_whole)]
     if (metadata := checkpoint / "metadata").exists() and not _is_whole(metadata, _is_object):
         found.append(metadata)
@@ -179,12 +188,23 @@ def _is_log(text: str) -> bool:
     return text.splitlines()[:1] in [[first] for first in _FIRST_LINES] and all(map(_is_object, text.splitlines()[1:]))
 
 
+def _is_start(text: str) -> bool:
+    """Return whether a text is that of the offsets at which a source of Kafka began."""
+    first, _, offsets = text.partition("\n")
+    return first == _FIRST_START and _is_object(offsets)
+
+
+def _is_log_or_start(text: str) -> bool:
+    return _is_log(text) or _is_start(text)
+
+
 class _SourceLog:
     """The log of a file source: an entry names the files of a batch, a compact one also those of all before."""
 
     def __init__(self, place: Path) -> None:
         self.files = needed_of(place)
         self._whole = _log(place, _is_log)
+        self.is_start = [file.name for file in self.files] == ["0"] and _is_whole(self.files[0], _is_start)
         self._compact = {_number(file) for file in self.files if file.suffix == ".compact"}
 
     def reaches(self, entry: int) -> bool:
@@ -204,8 +224,19 @@ def _files_read(plan: Path) -> dict[str, int]:
     for line in plan.read_text().splitlines()[2:]:
         name, _, position = line.partition(":")
         offset = json.loads(position) if position.startswith("{") else {}
-        if "logOffset" in offset:
-            found[name] = int(offset["logOffset"])
+        if isinstance(entry := offset.get("logOffset"), int):  # a topic of this name has offsets by partition
+            found[name] = entry
+    return found
+
+
+def _topics_read(plan: Path) -> list[str]:
+    """Return the sources of a planned batch that read topics: their offsets are by topic and partition."""
+    found = []
+    for line in plan.read_text().splitlines()[2:]:
+        name, _, position = line.partition(":")
+        offset = json.loads(position) if position.startswith("{") else {}
+        if offset and all(isinstance(by_partition, dict) for by_partition in offset.values()):
+            found.append(name)
     return found
 
 

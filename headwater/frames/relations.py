@@ -18,6 +18,7 @@ from headwater.dataflow.stateful import SessionWindow, TimeWindow
 from headwater.dataflow.stream import Stream
 from headwater.frames.functions import in_pandas
 from headwater.frames.jobframe import JobFrame, named
+from headwater.frames.kafkaoptions import topic_settings
 from headwater.frames.pickled import calling, unpickled
 from headwater.frames.pythoncolumns import PythonColumns
 from headwater.frames.types import columns_text, source_schema, spark_json, type_of
@@ -148,11 +149,14 @@ class PlanReader:
         if source.format == "rate":
             rows = options.pop("rowspersecond", None) or options.pop("rowsPerSecond", "1")
             return self._flow.read.rate(int(rows), location_as=places["location_as"])
+        if source.format == "kafka":
+            settings = topic_settings(options, where=where)
+            return self._flow.read.kafka(format="raw", location_as=places["location_as"], **settings)
         if source.format not in _FORMATS:
             raise DataflowError(
                 f"format {shown(source.format)} is no source of a dataflow",
                 where=where,
-                hint=f"the formats are csv, json, parquet and rate; {_IN_DATAFLOW}, also f.read.mqtt(...)",
+                hint=f"the formats are csv, json, parquet, kafka and rate; {_IN_DATAFLOW}, also f.read.mqtt(...)",
             )
         paths = [*source.paths, *([options.pop("path")] if "path" in options else [])]
         if len(paths) != 1 or not source.schema:

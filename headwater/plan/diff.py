@@ -236,7 +236,9 @@ class _Comparison:
             self._tags[id_] = _fresh(new.keys[id_], self._generation)
             if former is None:
                 continue
-            operator = new[id_]
+            operator, before = new[id_], old[former]
+            if isinstance(operator, Source) and isinstance(before, Source) and operator.stream != before.stream:
+                continue  # it begins anew: the offsets of another topic say nothing of this one
             same = stream_type(old.types[former]) == stream_type(new.types[id_])
             if isinstance(operator, Source) and old[former].kind == operator.kind:
                 # The tag names the read position of the source: a new tag would read all input again.

@@ -228,7 +228,7 @@ def _source_problems(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterEr
         PlacementError(
             f"the same input would be read {_in(found)}",
             where=source.where,
-            hint="put {location} into its path, or read it in a layer that has one zone",
+            hint="put {location} into its path or topic, or read it in a layer that has one zone",
         )
         for source in dataflow.sources
         if not source.per_location and len(found := distinct(groups, source.id)) > 1

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from headwater.connectors.sources import CORRUPT, DEAD_LETTER, dead_letter_columns, every_field_parsed
+from headwater.connectors.marks import CORRUPT
+from headwater.connectors.sources import DEAD_LETTER, dead_letter_columns, every_field_parsed
 from headwater.connectors.sparksql import expression, items
 from headwater.dataflow.operators import Explode, MapBatches, Operator, Select, Where
 from headwater.dataflow.sources import Source

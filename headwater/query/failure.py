@@ -18,6 +18,7 @@ from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.plan.spec import UnitSpec
+from headwater.query.kafkafailure import kafka_failure
 from headwater.sql.parser import parse_generated
 from headwater.sql.printer import printed
 
@@ -94,6 +95,8 @@ def translated(text: str, unit: str) -> RuntimeFailure:
         where = f"{named[1]}, unit {unit}" if named else f"unit {unit}"
         what = named[2] if named else what.strip()
         return cls(what, where=where, hint=hint.strip().splitlines()[0] if hint.strip() else None)
+    if (of_kafka := kafka_failure(text, where=f"unit {unit}")) is not None:
+        return of_kafka
     kind = SparkStumbled if any(s in text for s in _STUMBLES) else RuntimeFailure
     found = cause(text)
     hint = next((hint for pattern, hint in _HINTS if pattern.search(found)), f"correct the cause; {_GOES_ON}")

@@ -125,7 +125,7 @@ def _parsed(offset: str | None) -> Any:
 
 def files_between(begin: Any, end: Any) -> tuple[int, int] | None:
     """Return the steps of a file source between two offsets, without the first one; None for other sources."""
-    if not isinstance(end, dict) or "logOffset" not in end:
+    if not isinstance(end, dict) or not isinstance(end.get("logOffset"), int):
         return None
     return (int(begin["logOffset"]) if begin else -1, int(end["logOffset"]))
 

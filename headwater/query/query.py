@@ -34,6 +34,7 @@ BATCHES = 100
 _PACE, _LONGEST = 10, 5.0  # batches and seconds after which a run is observed again
 _LOOK = 0.02  # seconds between two checks of the checkpoint of a query that is to stop
 _ASK = 0.5  # seconds after which Spark is asked whether the query still runs
+_TOPIC = "KafkaV2["  # begins Spark's description of a source of Kafka
 _CLOSED = ("Cannot invoke RPC", "NO_ACTIVE_SESSION")
 
 
@@ -65,6 +66,8 @@ class Running:
     recent_ms: list[float] = field(default_factory=list)
     recent_rate: list[float] = field(default_factory=list)
     ends: dict[int, dict[str, int]] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
+    """Records that the newest batch left unread, by the number of the read of a Kafka topic."""
     reached: Mapping[str, int] = field(default_factory=dict)
     """Position in each channel before the first observed batch, where it is known."""
     error: RuntimeFailure | None = None
@@ -200,6 +203,13 @@ class Running:
             self.ends[number] = {key: int(position) for key, position in end.items()}
         elif "/control]" not in source["description"]:
             self._scanned += int(source["numInputRows"] or 0)
+            if source["description"].startswith(_TOPIC):
+                self.left[number] = unread_records(end, source.get("latestOffset"))
+
+    @property
+    def behind(self) -> int | None:
+        """Records that the newest batch left unread in Kafka topics; None for a query that reads none."""
+        return sum(self.left.values()) // self.scans if self.left else None
 
     @property
     def began(self) -> float | None:
@@ -253,6 +263,22 @@ class Running:
             time.sleep(_LOOK)
         self.query.stop()
         self.stopped = True
+
+
+def unread_records(end: Any, latest: Any) -> int:
+    """Return the records between two offsets of a Kafka topic; partitions that the first one lacks are unread.
+
+    >>> unread_records({"t": {"0": 5, "1": 2}}, '{"t": {"0": 7, "1": 2}}')
+    2
+    """
+    latest = json.loads(latest) if isinstance(latest, str) and latest.startswith("{") else latest
+    if not isinstance(end, dict) or not isinstance(latest, dict):
+        return 0
+    found = 0
+    for topic, partitions in latest.items():
+        for partition, newest in partitions.items():
+            found += max(0, int(newest) - int(end.get(topic, {}).get(partition, 0)))
+    return found
 
 
 def _bytes(operator: Mapping[str, Any]) -> int:

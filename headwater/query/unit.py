@@ -24,8 +24,8 @@ from headwater.adapt.model import waits_for_time
 from headwater.channels.channelspec import channel_spec, lineage_of
 from headwater.channels.open import LOG_KINDS
 from headwater.connectors.kafkawriter import sink_writer_id
+from headwater.connectors.marks import CORRUPT
 from headwater.connectors.sources import (
-    CORRUPT,
     can_be_malformed,
     dead_letter_columns,
     every_field_parsed,
@@ -301,8 +301,16 @@ class UnitCompiler:
                 self._replayed.add(source.id)
                 self._counting.reads.append(Read(source.id, location, counts, replayed=True))
             synced = self._synced()
+            limit = self._channel.get("max_rows_per_batch")
             frame = source_frame(
-                self._spark, source, location, name=name, spool=spool, synced=synced, replayed=replayed
+                self._spark,
+                source,
+                location,
+                name=name,
+                spool=spool,
+                synced=synced,
+                replayed=replayed,
+                limit=limit,
             )
             yield location, frame
 
@@ -431,7 +439,7 @@ class UnitCompiler:
                     "unit": self._unit.id,
                     "zone": self._unit.zone,
                     "lineage": lineage_of(self._layout.checkpoint(self._unit)),
-                    "options": {s.id: dict(s.options) for s in texts if isinstance(s, sources.FileSource)},
+                    "options": {s.id: dict(s.record_options) for s in texts},
                 }
             )
         if len(sink_writers) == 1:

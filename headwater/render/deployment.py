@@ -252,7 +252,7 @@ def _unit_table(units: Iterable[UnitProgress]) -> Table:
             f"{unit.rows_in:,}",
             f"{unit.rows_out:,}",
             _number(unit.rows_per_s),
-            "-" if unit.lag is None or unit.status == "unreachable" else f"{unit.lag:,}",
+            "-" if unit.unread is None or unit.status == "unreachable" else f"{unit.unread:,}",
             "-" if unit.batch_ms is None else format_duration(unit.batch_ms / 1e3),
             format_duration(unit.latency.p95) if unit.latency else "-",
             f"{unit.dead_letters:,}",
@@ -336,7 +336,7 @@ def progress_line(progress: Progress) -> str:
     units = ", ".join(f"{n} {status}" for status, n in states.items())
     sources = sum(u.rows_in for u in progress.units if u.lag is None)
     parts = [f"{_clock(progress.seconds)} units: {units or 'none'}", f"rows read {sources:,}"]
-    lag = sum(u.lag or 0 for u in progress.units)
+    lag = sum(u.unread or 0 for u in progress.units)
     parts += [f"lag {lag:,}", f"dead letters {sum(u.dead_letters for u in progress.units):,}"]
     if late := sum(u.late_rows for u in progress.units):
         parts.append(f"late {late:,}")

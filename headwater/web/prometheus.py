@@ -183,6 +183,8 @@ def _unit(to: _Families, name: str, unit: UnitProgress) -> None:
     to.gauge("unit_state_rows", "Rows that it keeps as state.", unit.state_rows, **about)
     to.gauge("unit_state_bytes", "Bytes that it keeps as state.", unit.state_bytes, **about)
     to.gauge("unit_lag_rows", "Rows in its input channels that it has not read.", lag, **about)
+    behind = None if unit.status == "unreachable" else unit.behind
+    to.gauge("unit_topic_lag_rows", "Records of Kafka topics that its newest batch left unread.", behind, **about)
     to.gauge("unit_oldest_seconds", "Age of the oldest unread row.", unit.oldest_s, **about)
     if unit.latency is not None:
         for quantile, value in (("0.5", unit.latency.p50), ("0.95", unit.latency.p95)):

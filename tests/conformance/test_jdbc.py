@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headwater as hw
-from headwater.connectors.jdbc import AVAILABLE_NOW, packages_for, start_sink
+from headwater.connectors.jdbc import AVAILABLE_NOW, start_sink
+from headwater.connectors.packages import packages_for
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError, DeploymentError
 from headwater.dataflow.sinks import JdbcSink

@@ -189,6 +189,36 @@ def test_frames_give_the_operators_of_the_fluent_api(
     assert columns == [stream.columns, stream.schema.struct.text.replace("`", "")]
 
 
+def test_a_topic_of_kafka_has_the_columns_of_spark() -> None:
+    def job(spark: Any) -> None:
+        options = {
+            "startingOffsets": '{"t": {"0": 5, "1": -2}}',
+            "includeHeaders": "true",
+            "kafka.security.protocol": "SSL",
+            "maxOffsetsPerTrigger": "9",
+            "user_env": "HEADWATER_SECRET_USER",
+        }
+        reader = spark.readStream.format("kafka").options(**options).option("subscribe", "t")
+        frame = reader.option("kafka.bootstrap.servers", "b:9092").load()
+        value = F.from_json(F.col("value").cast("string"), "id bigint").alias("row")
+        frame.select(value, "headers").select("row.id").writeStream.queryName("out").format("memory").start()
+
+    made = hw.from_pyspark("f", job, locations=["L1"])
+    read = hw.flow("f", locations=["L1"]).read.kafka(
+        "b:9092",
+        "t",
+        format="raw",
+        headers_as="headers",
+        starting={0: 5, 1: -2},
+        security_protocol="SSL",
+        maxOffsetsPerTrigger=9,
+        user_env="HEADWATER_SECRET_USER",
+    )
+    row = read.select("from_json(CAST(value AS string), 'id bigint') AS row", "headers")
+    row.select("row.id").write.memory("out")
+    assert keys(made) == keys(read.builder)
+
+
 def test_shared_frames_share_operators() -> None:
     def job(spark: Any) -> None:
         hot = readings(spark).where("v > 50")
@@ -199,6 +229,7 @@ def test_shared_frames_share_operators() -> None:
     assert [o.kind for o in hw.from_pyspark("f", job).build().operators].count("where") == 1
 
 
+TOPIC = "spark.readStream.format('kafka').option('kafka.bootstrap.servers', 'b:1').option('subscribe', 't')"
 WRONG: list[tuple[str, str]] = [
     ("df.orderBy('v')", ".top_k("),
     ("df.limit(5)", ".write.memory("),
@@ -227,6 +258,10 @@ WRONG: list[tuple[str, str]] = [
     ("spark.read.schema('id int').json('in')", "spark.readStream"),
     ("spark.readStream.format('socket').option('host', 'h').load()", "csv, json, parquet"),
     ("spark.readStream.json('in')", ".schema("),
+    ("spark.readStream.format('kafka').option('subscribe', 't').load()", "kafka.bootstrap.servers"),
+    (f"{TOPIC}.option('startingOffsets', '{{').load()", "earliest"),
+    (f"{TOPIC}.option('startingTimestamp', 'now').load()", "milliseconds"),
+    (f"{TOPIC}.option('kafka.sasl.jaas.config', 'x').load()", "password_env"),
     ("spark.createDataFrame([(1,)], 'id int')", "spark.readStream"),
     ("spark.sql('SELECT 1')", "SELECT columns FROM"),
     ("spark.sql('SELECT v FROM nosuch')", "named"),

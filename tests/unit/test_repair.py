@@ -180,3 +180,43 @@ def test_an_entry_of_files_that_no_batch_has_read_stays(checkpoint: Path) -> Non
     assert examine(checkpoint).spare == ()
     (checkpoint / "sources/s_a/5").write_bytes(b"")
     assert examine(checkpoint).spare == (checkpoint / "sources/s_a/5",)
+
+
+# ---------------------------------------------------------------- topics of Kafka
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Path:
+    """Return a checkpoint of a query that reads a topic, interrupted in its first batch, as Spark writes it."""
+    place = tmp_path / "k"
+    hadoop(place / "metadata", '{"id": "1"}')
+    hadoop(place / "offsets/0", "\n".join(["v2", "{}", 's_k:{"logOffset":{"0":7,"1":5}}']))
+    hadoop(place / "sources/s_k/0", '\0v1\n{"logOffset":{"0":3,"1":5}}')
+    return place
+
+
+def test_the_start_of_a_topic_stays(reading: Path) -> None:
+    assert damaged_files(reading) == []
+    assert examine(reading) == Condition(-1, 0)
+    hadoop(reading / "commits/0", "v1\n{}")
+    assert examine(reading) == Condition(0, 0)
+
+
+@pytest.mark.parametrize("damage", [empty("sources/s_k/0"), cut("sources/s_k/0"), lost("sources/s_k/0")])
+def test_without_its_start_the_first_batch_of_a_topic_is_planned_again(
+    reading: Path, damage: Callable[[Path], object]
+) -> None:
+    damage(reading)
+    found = examine(reading)
+    assert (found.committed, found.planned) == (-1, -1)
+    repair(reading, found)
+    assert not (reading / "offsets/0").exists() and not (reading / "sources/s_k/0").exists()
+
+
+def test_a_later_batch_does_not_need_the_start_of_a_topic(reading: Path) -> None:
+    (reading / "sources/s_k/0").write_bytes(b"")
+    hadoop(reading / "commits/0", "v1\n{}")
+    found = examine(reading)
+    assert found == Condition(0, 0, (reading / "sources/s_k/0",))
+    repair(reading, found)
+    assert examine(reading) == Condition(0, 0)
