@@ -29,6 +29,7 @@ from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, U
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
 from headwater.dataflow.sinks import FileSink
+from headwater.dataflow.tablesinks import DeltaSink, IcebergSink
 from headwater.disk.checkpoint import (
     advances_watermark,
     begin_run,
@@ -37,7 +38,7 @@ from headwater.disk.checkpoint import (
     positions,
 )
 from headwater.disk.durable import is_fresh, read_note, write_atomically
-from headwater.disk.layout import REPLAYED, Layout, sink_directory
+from headwater.disk.layout import REPLAYED, Layout, full_path, sink_directory
 from headwater.disk.settings import UnitSettings
 from headwater.plan.content import is_stateful, source_locations
 from headwater.plan.model import Unit
@@ -229,7 +230,10 @@ class Units:
         if self._permissions is None:
             return None
         paths = check_unit(spec, self._permissions).with_own(self.layout.root / REPLAYED)
-        written = (sink_directory(o.path, spec.unit) for o in spec.flow.operators if isinstance(o, FileSink))
+        written = [
+            sink_directory(o.path, spec.unit) for o in spec.flow.operators if isinstance(o, FileSink | DeltaSink)
+        ]
+        written += [full_path(o.warehouse) for o in spec.flow.operators if isinstance(o, IcebergSink)]
         return CheckedFiles(self.layout.checkpoint(spec.unit), paths, tuple(written))
 
     def adopt(self, spec: UnitSpec) -> None:

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from headwater.adapt.model import waits_for_time
 from headwater.channels.channelspec import channel_spec, lineage_of
 from headwater.channels.open import LOG_KINDS
+from headwater.connectors import tablewriters
 from headwater.connectors.kafkawriter import sink_writer_id
 from headwater.connectors.sources import (
     CORRUPT,
@@ -37,6 +38,7 @@ from headwater.connectors.writers import DEAD_LETTERS
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sources, stateful
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
+from headwater.dataflow.tablesinks import TableSink
 from headwater.dataflow.types import StreamType
 from headwater.disk.checkpoint import AGAIN, checkpoint_number
 from headwater.disk.layout import Layout, sink_directory, writer_name
@@ -534,7 +536,8 @@ class UnitCompiler:
                 "name": writer_name(stored, self._unit),
                 "lineage": lineage,
             }
-            return {"tag": tag, "kind": "files", "format": operator.format, **named}
+            partitions = operator.partition_by or ()
+            return {"tag": tag, "kind": "files", "format": operator.format, "partition_by": partitions, **named}
         scratch = str(self._layout.sink(id_, stored, self._unit))
         if isinstance(operator, CallbackSink):
             called = {"function": operator.function.pickled, "as_dataframe": bool(operator.as_dataframe)}
@@ -554,8 +557,16 @@ class UnitCompiler:
                 "user_env": operator.user_env,
                 "password_env": operator.password_env,
             }
+        fsync = self._channel.get("fsync", True)
+        if isinstance(operator, TableSink):
+            type_, at = self._flow.types[operator.inputs[0]], self._layout.checkpoint(self._unit)
+            return {
+                "tag": tag,
+                "path": scratch,
+                "fsync": fsync,
+                **tablewriters.described(operator, type_, self._unit, stored, at),
+            }
         if isinstance(operator, Sink):
-            fsync = self._channel.get("fsync", True)
             return {"tag": tag, "kind": "filelog", "path": scratch, "fsync": fsync, "lineage": lineage}
         channel = next(c for c in self._spec.outputs if c.operator == id_)
         described = channel_spec(self._spec, channel, self._layout)
