@@ -78,8 +78,9 @@ class IcebergSinkWriter(StagedSinkWriter):
                     if epoch == self._epoch or self._append(table, rows.slice(0, 0), last):
                         break
                     continue
+                commits = int(table.metadata.last_sequence_number)
                 if self._append(table, rows, batch):
-                    if self._compact_after and (batch + 1) % self._compact_after == 0:
+                    if self._compact_after and (commits + 1) % self._compact_after == 0:
                         self._compact(catalog)
                     break
                 wait_for_turn(turn)

@@ -85,8 +85,31 @@ class IcebergSink(TableSink):
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         resolved_partitions(self.partition_by, inputs[0].schema, where=self.where)
+        for column in inputs[0].schema.columns:
+            if has_structs_in_lists(column.type):
+                raise self.error(
+                    f"'{column.name}' of type {column.type.text} has structs in an array or a map, and the library for "
+                    "Iceberg makes empty ones of those that are NULL",
+                    f".explode('{column.name}', 'item') before, or .with_columns({column.name}='to_json(...)')",
+                )
         check_iceberg(self.table, self.catalog, self.warehouse, where=self.where)
         return inputs[0]
+
+
+def has_structs_in_lists(type_: DataType) -> bool:
+    """Return whether structs are elements of an array, or keys or values of a map.
+
+    >>> has_structs_in_lists(DataType.parse("struct<a:array<struct<b:int>>>"))
+    True
+    """
+    match type_:
+        case StructType(fields):
+            return any(has_structs_in_lists(field.type) for field in fields)
+        case ArrayType(element):
+            return isinstance(element, StructType) or has_structs_in_lists(element)
+        case MapType(key, value):
+            return any(isinstance(t, StructType) or has_structs_in_lists(t) for t in (key, value))
+    return False
 
 
 def check_iceberg(table: str, catalog: str, warehouse: str, *, where: str) -> DatabaseAddress:
