@@ -11,7 +11,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from headwater.disk.durable import make_directory, sync_directory
 
 
-class SyncedFileIO(PyArrowFileIO):
+class TableFiles(PyArrowFileIO):
     """The local file system through Arrow; ``new_output`` gives files that are synced."""
 
     def new_output(self, location: str) -> PyArrowFile:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _REFUSED = ("write.data.path", "write.metadata.path", "write.py-location-provider.impl", "py-io-impl")
 _TRIES = 5
 _SECONDS = 60  # that another process may hold SQLite's lock
-_IO = "headwater.connectors.icebergio.SyncedFileIO"
+_IO = "headwater.connectors.icebergio.TableFiles"
 
 
 @dataclass(frozen=True, kw_only=True)
