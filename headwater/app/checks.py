@@ -13,6 +13,7 @@ from headwater.core.errors import DeploymentError, ErrorList, HeadwaterError
 from headwater.dataflow.sinks import FileSink
 from headwater.dataflow.sources import FileSource, SensorSource, Source
 from headwater.dataflow.tablesinks import DeltaSink, IcebergSink
+from headwater.dataflow.tablesources import DeltaSource, IcebergSource
 from headwater.disk.credentials import read_secret
 from headwater.disk.layout import full_path, sink_directory
 from headwater.plan.model import DeploymentPlan, Unit
@@ -57,7 +58,9 @@ def refuse_endless(plan: DeploymentPlan) -> None:
 
 
 def _ends(source: Source) -> bool:
-    return isinstance(source, FileSource) or (isinstance(source, SensorSource) and source.rows is not None)
+    return isinstance(source, FileSource | DeltaSource | IcebergSource) or (
+        isinstance(source, SensorSource) and source.rows is not None
+    )
 
 
 def _refused(plan: DeploymentPlan, unit: Unit, agent: AgentPermissions) -> Iterator[HeadwaterError]:

@@ -21,6 +21,7 @@ from headwater.disk.layout import full_path
 
 if TYPE_CHECKING:
     from headwater.dataflow.tablesinks import IcebergSink
+    from headwater.dataflow.tablesources import IcebergSource
 
 _REFUSED = ("write.data.path", "write.metadata.path", "write.py-location-provider.impl", "py-io-impl")
 _TRIES = 5
@@ -41,15 +42,15 @@ class IcebergAddress:
     fsync: bool = True
 
     @classmethod
-    def of(cls, sink: IcebergSink) -> IcebergAddress:
-        """Return the address of a sink's table."""
+    def of(cls, operator: IcebergSink | IcebergSource) -> IcebergAddress:
+        """Return the address of the table of a sink or source."""
         return cls(
-            table=sink.table,
-            catalog=sink.catalog,
-            warehouse=full_path(sink.warehouse),
-            catalog_name=sink.catalog_name,
-            user_env=sink.user_env,
-            password_env=sink.password_env,
+            table=operator.table,
+            catalog=operator.catalog,
+            warehouse=full_path(operator.warehouse),
+            catalog_name=operator.catalog_name,
+            user_env=operator.user_env,
+            password_env=operator.password_env,
         )
 
     def to_data(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from headwater.dataflow.predictor import Predictor
 from headwater.dataflow.sinks import FileSink, JdbcSink, KafkaSink
 from headwater.dataflow.sources import FileSource, MqttSource
 from headwater.dataflow.tablesinks import DeltaSink, IcebergSink, PostgresSink, check_iceberg
+from headwater.dataflow.tablesources import DeltaSource, IcebergSource
 from headwater.disk.layout import full_path, sink_directory
 from headwater.plan.content import source_locations
 from headwater.plan.spec import UnitSpec
@@ -143,6 +144,15 @@ def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Itera
             if "sourcearchivedir" in options:
                 target = full_path(options["sourcearchivedir"])
                 yield ResourceUse(kind="write", target=target, where=f"{where} (sourceArchiveDir)")
+        case DeltaSource():
+            for location in locations:
+                path = full_path(operator.path.replace("{location}", location))
+                yield ResourceUse(kind="read", target=path, where=where)
+        case IcebergSource():
+            yield ResourceUse(kind="read", target=full_path(operator.warehouse), where=where)
+            found = check_iceberg(operator.table, operator.catalog, operator.warehouse, where=where)
+            yield from _database(found, where)
+            yield from _secrets(where, operator.user_env, operator.password_env)
         case (
             MapBatches(function=BuiltinFunction(model=Predictor(path=str() as path)))
             | Transform(function=BuiltinFunction(model=Predictor(path=str() as path)))

@@ -19,7 +19,7 @@ from headwater.core.jsonform import custom_schema, problem
 from headwater.core.requirement import Requirement
 from headwater.core.rules import FileName, Refused
 from headwater.dataflow import operators as ops
-from headwater.dataflow import sinks, sources, stateful, tablesinks
+from headwater.dataflow import sinks, sources, stateful, tablesinks, tablesources
 from headwater.dataflow.settings import MOST_LOCATIONS, MOST_OPERATORS
 from headwater.dataflow.types import StreamType
 
@@ -34,6 +34,7 @@ KINDS: Mapping[str, type[ops.Operator]] = {
     c.kind: c
     for c in (
         sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource,
+        tablesources.DeltaSource, tablesources.IcebergSource,
         ops.Where, ops.Select, ops.Explode, ops.Union, ops.MapBatches, ops.Transform, ops.Watermark,
         stateful.Aggregate, stateful.Dedup, stateful.Join, stateful.CountWindow, stateful.Scan,
         sinks.FileSink, sinks.ConsoleSink, sinks.MemorySink, sinks.CallbackSink, sinks.KafkaSink,

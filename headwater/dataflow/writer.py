@@ -53,7 +53,7 @@ class Writer(habits.NameGuard, Generic[S]):
     def delta(self, path: Place, *, partition_by: Columns = (), compact_after: SmallFiles = 32) -> WrittenStream[S]:
         """Write to a Delta table, each row exactly once. ``{zone}`` in the path is replaced.
 
-        ``compact_after``: so many small files become larger ones; 0: never.
+        ``compact_after``: so many small files, at most 1000000, become larger ones; 0: never.
         """
         columns = tuple_of(partition_by)
         return self._sink(tablesinks.DeltaSink, path=path, partition_by=columns, compact_after=compact_after)
@@ -73,7 +73,8 @@ class Writer(habits.NameGuard, Generic[S]):
         """Write to an Iceberg table ``namespace.name`` of a SQL catalog, each row exactly once.
 
         ``catalog``: ``sqlite:////dir/catalog.db`` or ``postgresql://host/db``. ``warehouse``: the directory of its
-        tables. ``user_env``, ``password_env``: secrets, ``HEADWATER_SECRET_...``.
+        tables. ``compact_after``: so many small files, at most 1000000, become larger ones; 0: never.
+        ``user_env``, ``password_env``: secrets, ``HEADWATER_SECRET_...``.
         """
         return self._sink(
             tablesinks.IcebergSink,
