@@ -4,7 +4,8 @@ Options: ``address`` (JSON of an IcebergAddress), ``schema`` (DDL; columns of th
 default the newest one when the query first starts), ``max_files_per_batch``.
 
 Streaming: an offset ``{"snapshot": s, "index": n, "whole": 0}`` stands behind the first ``n`` files of the snapshot, in
-the order of their paths; "whole" is 1 where these are all. ``snapshot`` is -1 for a table without any. Later snapshots are not read.
+the order of their paths; "whole" is 1 where these are all. ``snapshot`` is -1 for a table without any. Later
+snapshots are not read.
 """
 
 from __future__ import annotations

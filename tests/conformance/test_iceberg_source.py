@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from headwater.connectors.icebergtable import IcebergAddress, existing, opened
+from headwater.connectors.writers import open_sink_writer
 
 from .test_delta_source import Reading, flat
-from .test_table_sinks import everything, nested, open_sink_writer, stage, write
+from .test_table_sinks import everything, nested, stage, write
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from datetime import datetime
 from getpass import getuser
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def to_tables(source: str, out: Path) -> Dataflow:
         partition_by="k",
         compact_after=3,
     ).named("iceberg")
-    clean.write.parquet(str(out / "files" / "{zone}"), partition_by=["location", "k"]).named("parts")
+    clean.write.parquet(str(out / "files"), partition_by=["location", "k"]).named("parts")
     cloud = clean.to_layer("cloud").group_by(hw.window("ts", "20 seconds"), "k").agg(n="count(*)", mean="avg(v)")
     cloud.write.delta(str(out / "windows")).named("windows")
     return builder.build()
@@ -213,3 +214,87 @@ def test_tables_of_another_run_are_refused(postgresql: str, endpoint: LocalEndpo
     with pytest.raises(DeploymentError, match="the table may hold rows of others"):
         run("fifth", "overwrite")
     assert counts()[0] == 11
+
+
+# -- tables as sources ---------------------------------------------------------------------------
+
+
+def from_table(table: Path, layer: str) -> Dataflow:
+    """Count the rows of a table, in one layer or another."""
+    builder = hw.flow("again", locations=LOCATIONS)
+    read = builder.read.delta(str(table / "{location}"), SCHEMA, location_as="location").named("read")
+    clean = read.where("v > -1000").named("clean").to_layer(layer)
+    counted = clean.scan(
+        _count, "id bigint, k string, n bigint", keys=["location", "k"], order_by="id", initial=0
+    ).named("counted")
+    counted.write.memory("counts")
+    return builder.build()
+
+
+class Filling:
+    """Tables of three locations that get the rows of a bounded source, a commit for each file."""
+
+    def __init__(self, directory: Path, made: dict[str, list[Any]]) -> None:
+        self.directory = directory
+        self._left = {place: [items[n : n + 10] for n in range(0, len(items), 10)] for place, items in made.items()}
+
+    def some(self, count: int) -> None:
+        import deltalake
+        import pyarrow as pa
+
+        schema = pa.schema(
+            [("id", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.float64())]
+        ).append(pa.field("tags", pa.list_(pa.string())))
+        for place, files in self._left.items():
+            for rows_ in files[:count]:
+                made = [{**row, "ts": datetime.fromisoformat(row["ts"])} for row in rows_]
+                table = pa.Table.from_pylist(made, schema)
+                deltalake.write_deltalake(str(self.directory / place), table, mode="append")
+            del files[:count]
+            deltalake.DeltaTable(str(self.directory / place)).optimize.compact()
+
+
+def test_a_delta_table_is_read_once_over_kills_and_a_move(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    filling = Filling(tmp_path / "tables", rows(60, seed=17))
+    runs = Runs(tmp_path / "run", endpoint)
+    filling.some(2)
+    runs.settled(runs.propose(dataflow=from_table(filling.directory, "edge")))
+    filling.some(2)
+    flow = from_table(filling.directory, "site")
+    settings = UnitSettings(trigger="100 milliseconds", channel=ChannelSettings(fsync=False))
+    one = LocalRun(runs.propose(dataflow=flow).plan, runs.directory, endpoint, settings)
+    one.start()
+    filling.some(1)
+    one.settle()
+    filling.some(2)
+    endpoint.kill()
+    endpoint.restart()
+    filling.some(100)
+    found = runs.drained(runs.propose(dataflow=flow))
+    expected = batch_result(endpoint.session(), flow, SMALL)
+    assert found["counts"].num_rows > 100
+    assert not compare(expected["counts"], found["counts"])
+
+
+def test_what_one_deployment_writes_another_reads(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    source = BoundedSource(tmp_path / "in", rows(60, seed=7), rows_per_file=20)
+    source.release_all()
+    continuum = Continuum.from_text(CONTINUUM)
+    flow = to_tables(source.path, out)
+    check_equivalent(flow, continuum, endpoint, tmp_path / "run", max_rows_per_batch=20)
+    builder = hw.flow("reads", locations=["L1"])
+    builder.read.delta(str(out / "delta")).select("id", "day", "k").write.memory("of_delta")
+    iceberg = builder.read.iceberg(
+        "plant.rows",
+        "id bigint, tags array<string>",
+        catalog=f"sqlite:///{out / 'catalog.db'}",
+        warehouse=str(out / "warehouse"),
+    )
+    iceberg.write.memory("of_iceberg")
+    files = builder.read.parquet(str(out / "files"), "id bigint, k string, location string")
+    files.write.memory("of_files")
+    outcome = check_equivalent(builder.build(), continuum, endpoint, tmp_path / "second")
+    written = batch_result(endpoint.session(), flow, continuum)["delta"].num_rows
+    assert outcome.rows == {"of_delta": written, "of_iceberg": written, "of_files": written}
