@@ -45,3 +45,9 @@ def test_models_guide_runs(tmp_path: Path) -> None:
     """Train a model, predict in two zones, and go on with another model."""
     pytest.importorskip("skl2onnx")
     pages.run([pages.DOCS / "guides" / "models.md"], tmp_path, having=("spark",))
+
+
+def test_tables_guide_runs(tmp_path: Path) -> None:
+    """Write a Delta table and files by column, and read the table in another dataflow."""
+    pytest.importorskip("deltalake")
+    pages.run([pages.DOCS / "guides" / "tables.md"], tmp_path, having=("spark",))
