@@ -51,9 +51,10 @@ def _file(file: Path, root: Path, schema: pa.Schema) -> pa.Table:
 
     table = pq.ParquetFile(file).read()
     for part in file.relative_to(root).parts[:-1]:
-        name, mark, text = part.partition("=")
-        if mark:
+        escaped, mark, text = part.partition("=")
+        name = unquote(escaped)
+        if mark and name in schema.names:
             value = None if text == NULL_NAME else unquote(text)
-            column = pa.array([value] * table.num_rows, pa.string()).cast(schema.field(unquote(name)).type)
-            table = table.append_column(unquote(name), column)
+            column = pa.array([value] * table.num_rows, pa.string()).cast(schema.field(name).type)
+            table = table.append_column(name, column)
     return table
