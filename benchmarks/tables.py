@@ -1,8 +1,8 @@
 """Measure table sinks beside plain files: rows per second of Parquet files, Delta and Iceberg tables.
 
 One unit reads Parquet files of 50,000 rows, a file a batch, and writes them to one sink; the sinks take turns on one
-warmed server. A figure is rows by the time of all batches but the first ones, which warm up. After the runs the rows of each
-table are counted.
+warmed server. A figure is rows by the time of all batches but the first ones, which warm up. After each run the rows
+are counted.
 
     python -m benchmarks.tables [--quick] [--json FILE] [--repeats N]
 """

@@ -24,12 +24,11 @@ from headwater.channels.base import AGAIN_AFTER
 from headwater.channels.channelspec import lineage_of
 from headwater.channels.filelog import FileLog
 from headwater.channels.lifts import write_lifts
-from headwater.connectors.permitted import AgentPermissions, check_unit
+from headwater.connectors.permitted import AgentPermissions, check_unit, table_directories
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
 from headwater.dataflow.sinks import FileSink
-from headwater.dataflow.tablesinks import DeltaSink, IcebergSink
 from headwater.disk.checkpoint import (
     advances_watermark,
     begin_run,
@@ -38,7 +37,7 @@ from headwater.disk.checkpoint import (
     positions,
 )
 from headwater.disk.durable import is_fresh, read_note, write_atomically
-from headwater.disk.layout import REPLAYED, Layout, full_path, sink_directory
+from headwater.disk.layout import REPLAYED, Layout, sink_directory
 from headwater.disk.settings import UnitSettings
 from headwater.plan.content import is_stateful, source_locations
 from headwater.plan.model import Unit
@@ -230,11 +229,9 @@ class Units:
         if self._permissions is None:
             return None
         paths = check_unit(spec, self._permissions).with_own(self.layout.root / REPLAYED)
-        written = [
-            sink_directory(o.path, spec.unit) for o in spec.flow.operators if isinstance(o, FileSink | DeltaSink)
-        ]
-        written += [full_path(o.warehouse) for o in spec.flow.operators if isinstance(o, IcebergSink)]
-        return CheckedFiles(self.layout.checkpoint(spec.unit), paths, tuple(written))
+        read, written = table_directories(spec)
+        written += [sink_directory(o.path, spec.unit) for o in spec.flow.operators if isinstance(o, FileSink)]
+        return CheckedFiles(self.layout.checkpoint(spec.unit), paths, tuple(written), tuple(read))
 
     def adopt(self, spec: UnitSpec) -> None:
         """Add a unit whose query an earlier agent has left running, if there is one, so that it can be stopped."""

@@ -27,7 +27,7 @@ from headwater.connectors.tablefiles import (
     out_of_date,
     wait_for_turn,
 )
-from headwater.core.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError, RuntimeFailure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,24 +121,44 @@ class IcebergSinkWriter(StagedSinkWriter):
 
     def _opened(self, catalog: Any, rows: pa.Table) -> Any:
         """Return the table; a missing one is made without rows."""
-        if (table := existing(catalog, self._address)) is not None:
-            return table
+        for turn in range(TRIES):
+            if (table := existing(catalog, self._address)) is not None:
+                return self._fitting(table)
+            if turn:  # another unit makes it at the same moment
+                wait_for_turn(turn)
+            self._make(catalog, rows)
+        raise forestalled(where=self._where)
+
+    def _make(self, catalog: Any, rows: pa.Table) -> None:
+        """Make the table unless another unit is just making it, or its namespace."""
         errors = library("pyiceberg.exceptions", where=self._where)
+        alchemy = library("sqlalchemy.exc", where=self._where)
+        others = (errors.TableAlreadyExistsError, errors.NamespaceAlreadyExistsError, errors.CommitFailedException)
         name = self._address.table
         try:
             catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
-            table = catalog.create_table(name, rows.schema, properties=_NEW_TABLE)
-            if self._partition_by:
-                with table.update_spec() as spec:
-                    for column in self._partition_by:
-                        spec.add_identity(_spelled(column, rows.schema))
-        except (errors.TableAlreadyExistsError, errors.NamespaceAlreadyExistsError, errors.CommitFailedException):
-            pass  # another unit has made it at the same moment
+            with (
+                catalog.create_table_transaction(name, rows.schema, properties=_NEW_TABLE) as transaction,
+                transaction.update_spec() as spec,
+            ):
+                for column in self._partition_by:
+                    spec.add_identity(column)
+        except (*others, alchemy.IntegrityError):
+            return
         except Exception as error:
             raise not_written(error, where=self._where) from error
-        made = existing(catalog, self._address)
-        assert made is not None
-        return made
+
+    def _fitting(self, table: Any) -> Any:
+        """Return a table; raise RuntimeFailure where it has other partitions than asked for."""
+        spec, schema = table.spec(), table.schema()
+        there = [f"{f.transform}({schema.find_column_name(f.source_id)})" for f in spec.fields]
+        if self._partition_by and there != [f"identity({column})" for column in self._partition_by]:
+            raise RuntimeFailure(
+                f"the table is partitioned by {', '.join(there) or 'nothing'}",
+                where=self._where,
+                hint="leave partition_by out, which takes the table's own partitions, or write to another table",
+            )
+        return table
 
     def _compact(self, catalog: Any) -> None:
         """Write the rows of small files into larger ones, partition by partition, in one commit."""
@@ -193,10 +213,6 @@ def as_stored(rows: pa.Table) -> pa.Table:
         return type_
 
     return rows.cast(pa.schema([pa.field(f.name, kind(f.type)) for f in rows.schema]))
-
-
-def _spelled(column: str, schema: pa.Schema) -> str:
-    return str(next(name for name in schema.names if name.lower() == column.lower()))
 
 
 def has_output(address: IcebergAddress) -> bool:

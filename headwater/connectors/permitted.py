@@ -128,6 +128,24 @@ def uses_of(spec: UnitSpec) -> Iterator[ResourceUse]:
         yield from _servers(servers, f"spark of zone {spec.unit.zone}", _DEFAULT_PORTS[match[1]])
 
 
+def table_directories(spec: UnitSpec) -> tuple[list[str], list[str]]:
+    """Return the directories of tables that a unit reads and writes."""
+    read: list[str] = []
+    written: list[str] = []
+    locations = source_locations(spec.flow, spec.unit)
+    for operator in spec.flow.operators:
+        match operator:
+            case DeltaSource():
+                read += [full_path(operator.path.replace("{location}", at)) for at in locations.get(operator.id, ())]
+            case IcebergSource():
+                read.append(full_path(operator.warehouse))
+            case DeltaSink():
+                written.append(sink_directory(operator.path, spec.unit))
+            case IcebergSink():
+                written.append(full_path(operator.warehouse))
+    return read, written
+
+
 def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Iterator[ResourceUse]:
     where = operator.where
     match operator:

@@ -43,8 +43,12 @@ class FileSink(Sink):
     def target(self) -> tuple[str, ...]:
         return self.kind, self.path.rstrip("/")
 
+    def partitions(self, type_: StreamType) -> tuple[str, ...]:
+        """Return the partition columns as a stream spells them; raise DataflowError for impossible ones."""
+        return resolved_partitions(self.partition_by or (), type_.schema, where=self.where)
+
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
-        resolved_partitions(self.partition_by or (), inputs[0].schema, where=self.where)
+        self.partitions(inputs[0])
         if self.format == "csv":
             for column in inputs[0].schema.columns:
                 if column.type.text.startswith(("struct", "array", "map")):

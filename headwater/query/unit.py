@@ -536,7 +536,7 @@ class UnitCompiler:
                 "name": writer_name(stored, self._unit),
                 "lineage": lineage,
             }
-            partitions = operator.partition_by or ()
+            partitions = operator.partitions(self._flow.types[operator.inputs[0]])
             return {"tag": tag, "kind": "files", "format": operator.format, "partition_by": partitions, **named}
         scratch = str(self._layout.sink(id_, stored, self._unit))
         if isinstance(operator, CallbackSink):
@@ -560,12 +560,8 @@ class UnitCompiler:
         fsync = self._channel.get("fsync", True)
         if isinstance(operator, TableSink):
             type_, at = self._flow.types[operator.inputs[0]], self._layout.checkpoint(self._unit)
-            return {
-                "tag": tag,
-                "path": scratch,
-                "fsync": fsync,
-                **tablewriters.described(operator, type_, self._unit, stored, at),
-            }
+            table = tablewriters.described(operator, type_, self._unit, stored, at)
+            return {"tag": tag, "path": scratch, "fsync": fsync, **table}
         if isinstance(operator, Sink):
             return {"tag": tag, "kind": "filelog", "path": scratch, "fsync": fsync, "lineage": lineage}
         channel = next(c for c in self._spec.outputs if c.operator == id_)

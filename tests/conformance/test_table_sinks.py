@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 from headwater.channels.segments import Segment
-from headwater.connectors import postgreswriter
+from headwater.connectors import deltacompact, postgreswriter
 from headwater.connectors.icebergtable import IcebergAddress, existing, opened
 from headwater.connectors.staged import StagedSinkWriter
 from headwater.connectors.writers import SinkWriter, open_sink_writer
@@ -311,12 +311,34 @@ def test_small_files_are_held_together(lake: Place) -> None:
     assert len(files_of(lone)) == 10
 
 
+def test_two_compactions_at_once_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one has listed the same files, and commits after the first."""
+    place = Place("delta", tmp_path)
+    for batch in range(4):
+        write(place.spec(), batch, batch)
+    real, table = deltacompact._committed, tmp_path / "table"
+
+    def late(*given: Any) -> bool:
+        monkeypatch.setattr(deltacompact, "_committed", real)
+        assert deltacompact.compact(table, [], least=2, told={}, where="first")
+        write(place.spec(), 4, 4)
+        return bool(real(*given))
+
+    monkeypatch.setattr(deltacompact, "_committed", late)
+    assert not deltacompact.compact(table, [], least=2, told={}, where="second")
+    assert place.ids() == [0, 1, 2, 3, 4]
+    assert len(list(table.glob("*.parquet"))) == 6  # five batches, one compacted file: the other one is removed
+    assert deltacompact.compact(table, [], least=2, told={}, where="third")
+    assert place.ids() == [0, 1, 2, 3, 4]
+    assert len(files_of(place)) == 1
+
+
 def test_rows_are_in_the_directories_of_their_values(lake: Place) -> None:
     values = ["a b%", "a/b=c:d", "ü", None, "plain"]
     day = datetime.date(2026, 1, 1)
     batch = pa.record_batch({"id": list(range(5)), "k": values, "day": [day, None, day, day, None]})
     for number in range(12):
-        writer = open_sink_writer(lake.spec(partition_by=["k", "DAY" if lake.kind == "iceberg" else "day"]), 1)
+        writer = open_sink_writer(lake.spec(partition_by=["k", "day"]), 1)
         writer.commit(stage(writer, batch), number)
     expected = [row for row in batch.to_pylist() for _ in range(12)]
     found = lake.rows()
@@ -410,6 +432,13 @@ def test_a_table_that_does_not_fit_is_told(place: Place) -> None:
         writer.commit(stage(writer, rows), 0)
     assert "check that the table has the columns" in str(error.value.hint)
     assert place.ids() == [1]
+
+
+def test_other_partitions_than_the_tables_are_told(lake: Place) -> None:
+    write(lake.spec(), 0, 1)
+    with pytest.raises(RuntimeFailure, match="partition"):
+        write(lake.spec(partition_by=["k"]), 1, 2)
+    assert lake.ids() == [1]
 
 
 def test_a_table_outside_the_warehouse_is_refused(tmp_path: Path) -> None:

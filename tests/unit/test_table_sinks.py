@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.connectors.permitted import AgentPermissions, check_unit, uses_of
+from headwater.connectors.permitted import AgentPermissions, check_unit, table_directories, uses_of
 from headwater.connectors.postgreswriter import PostgresTable
 from headwater.connectors.tablefiles import TARGET_BYTES, bytes_to_compact
 from headwater.connectors.writers import open_sink_writer
 from headwater.continuum.model import Continuum
-from headwater.core.errors import DataflowError, HeadwaterError, Unavailable
+from headwater.core.errors import DataflowError, DeploymentError, HeadwaterError, Unavailable
 from headwater.core.permissions import Permissions
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.tablesinks import PostgresSink
 from headwater.plan.build import build
 from headwater.plan.spec import UnitSpec, spec_of
+from headwater.query.checkedfiles import CheckedFiles
 
 SCHEMA = (
     "id bigint, ts timestamp, day date, v double, st struct<a:int>, deep array<struct<a:int>>, "
@@ -146,7 +147,7 @@ def spec(write: Callable[[Any], Any], read: Callable[[Any], Any] | None = None) 
 
 
 def used(unit: UnitSpec) -> set[tuple[str, str]]:
-    return {(use.kind, use.target) for use in uses_of(unit)} - {("read", "/data/in")}
+    return {(str(use.kind), use.target) for use in uses_of(unit)} - {("read", "/data/in")}
 
 
 def test_tables_use_what_a_zone_permits() -> None:
@@ -222,3 +223,21 @@ def test_a_missing_package_is_named(kind: str, package: str, tmp_path: Path, mon
     with pytest.raises(Unavailable, match=f"the package {package} is missing") as error:
         writer.newest()
     assert "headwater[tables]" in str(error.value.hint)
+
+
+def test_the_directory_of_a_table_is_checked_with_each_batch(tmp_path: Path) -> None:
+    place = tmp_path.resolve()
+    (place / "in").mkdir()
+    (place / "secret").mkdir()
+    agent = AgentPermissions(own=Permissions(read=(f"{place}/in",), write=(f"{place}/in",)))
+    unit = spec(lambda rows: rows.write.delta(f"{place}/in/out"), lambda r: r.delta(f"{place}/in/t", "id int"))
+    read, written = table_directories(unit)
+    assert (read, written) == ([f"{place}/in/t"], [f"{place}/in/out"])
+    checked = CheckedFiles(place / "checkpoint", check_unit(unit, agent), tuple(written), tuple(read))
+    assert CheckedFiles.from_data(checked.to_data()) == checked
+    (place / "checkpoint" / "offsets").mkdir(parents=True)
+    (place / "checkpoint" / "offsets" / "0").write_text("v2\n{}\n")
+    checked.check_batch(0)
+    (place / "in" / "t").symlink_to(place / "secret")
+    with pytest.raises(DeploymentError, match="outside the directories that the zone lets dataflows read"):
+        checked.check_batch(0)
