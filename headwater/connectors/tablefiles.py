@@ -13,8 +13,8 @@ from typing import Any
 from headwater.core.errors import ChannelError, RuntimeFailure, Unavailable
 from headwater.disk.durable import sync_directory
 
-TARGET_BYTES = 128 * 2**20
-"""Files of this size are not compacted."""
+TARGET_BYTES = 32 * 2**20
+"""Files of this size are not compacted: the rows of a new file are in memory, some ten times as large."""
 
 TRIES = 30
 """Commits that other writers may forestall before a batch fails, and is repeated by Spark."""

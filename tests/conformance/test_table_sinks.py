@@ -20,12 +20,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import headwater as hw
+from headwater.agent.resuming import resume
 from headwater.channels.segments import Segment
 from headwater.connectors import deltacompact, postgreswriter
 from headwater.connectors.icebergtable import IcebergAddress, existing, opened
 from headwater.connectors.staged import StagedSinkWriter
 from headwater.connectors.writers import SinkWriter, open_sink_writer
-from headwater.core.errors import ChannelError, RuntimeFailure, Unavailable
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ChannelError, DeploymentError, RuntimeFailure, Unavailable
+from headwater.plan.build import build
+from headwater.plan.spec import spec_of
 
 from .postgresql import server
 
@@ -466,6 +471,23 @@ def test_a_damaged_commit_is_told(tmp_path: Path) -> None:
     newest.unlink()  # as the documents tell
     write(place.spec(), 0, 1)
     assert place.ids() == [1]
+
+
+def test_a_table_that_is_ahead_of_its_checkpoint_is_told(tmp_path: Path) -> None:
+    """Its batches would be taken for repetitions, and their rows left out."""
+    place = Place("delta", tmp_path)
+    for batch in range(3):
+        write(place.spec(), batch, batch)
+    builder = hw.flow("f", locations=["L1"])
+    builder.read.json("/in", "id bigint, k string").write.delta(str(tmp_path / "table"))
+    plan = build(builder.build(), Continuum.from_text("layers: [e]\nzones: {E1: {layer: e, locations: [L1]}}"))
+    checkpoint = tmp_path / "checkpoint"
+    for directory in ("offsets", "commits"):
+        (checkpoint / directory).mkdir(parents=True)
+        (checkpoint / directory / "0").write_text("v1\n{}\n")
+    with pytest.raises(DeploymentError, match="its output goes up to batch 2, but batch 0 is the newest") as error:
+        resume(spec_of(plan, plan.units[0].id), checkpoint, [place.spec()], pytest.fail)
+    assert str(tmp_path / "table") in str(error.value.where)
 
 
 # -- replaced rows in PostgreSQL ------------------------------------------------------------------
