@@ -218,6 +218,17 @@ def test_versions_that_are_gone_are_told(reading: Reading) -> None:
         reading.stream()
 
 
+def test_a_log_may_be_shortened_behind_the_stream(reading: Reading) -> None:
+    reading.add(1)
+    reading.add(2)
+    assert flat(reading.stream()) == [1, 2]
+    reading.add(3)
+    reading.loaded().create_checkpoint()
+    for version in range(2):
+        (reading.table / "_delta_log" / f"{version:020d}.json").unlink()
+    assert reading.stream() == [[3]]
+
+
 def test_files_outside_of_the_table_are_refused(reading: Reading, tmp_path: Path) -> None:
     reading.add(1)
     (file,) = reading.table.glob("*.parquet")
