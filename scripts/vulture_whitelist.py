@@ -24,6 +24,8 @@ _.sensors
 _.mqtt
 _.kafka
 _.jdbc
+_.iceberg
+_.postgres
 
 # headwater.testing is public: its world, its models and the graphs and figures of the papers.
 _.release_all
@@ -73,6 +75,9 @@ _.unchanged
 # Pydantic reads a model's configuration.
 _.model_config
 
+# PyIceberg makes this class by its name.
+_.TableFiles
+
 # Spark calls data sources, stream readers and processors of state by these names, with these arguments.
 _.streamReader
 _.streamWriter
@@ -93,6 +98,7 @@ _.on_disconnect
 _.on_subscribe
 _.on_message
 _.isolation_level
+_.autocommit
 _.should_exit
 
 # PySpark's names of methods, for users.

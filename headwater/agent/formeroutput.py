@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headwater.core.errors import DeploymentError
 from headwater.dataflow.sinks import FileSink, JdbcSink, KafkaSink, Sink
+from headwater.dataflow.tablesinks import PostgresSink, TableSink
 from headwater.plan.spec import UnitSpec
 from headwater.plan.steps import FormerOutputChoice
 
@@ -38,6 +39,10 @@ def settle(
         for sink in _sinks(spec, names):
             if isinstance(sink, JdbcSink):
                 _settle_table(spec, sink, choice, spark())
+            elif isinstance(sink, TableSink) and _holds(spec, sink):
+                from headwater.connectors import tablewriters
+
+                tablewriters.remove_output(sink, spec.unit)
 
 
 def refuse(spec: UnitSpec, choice: FormerOutputChoice, names: Sequence[str] = ()) -> None:
@@ -48,10 +53,33 @@ def refuse(spec: UnitSpec, choice: FormerOutputChoice, names: Sequence[str] = ()
         for sink in _sinks(spec, names):
             if isinstance(sink, KafkaSink) and kafkawriter.has_output(sink):
                 _refuse_topic(sink, choice)
+            elif isinstance(sink, TableSink) and _holds(spec, sink):
+                _refuse_table(spec, sink, choice)
     if choice == "refuse":
         for sink, path, _ in _directories(spec, names):
             if rows := sum(filewriter.writers_in(path).values()):
                 raise _other(sink, f"{rows} row{'s' if rows != 1 else ''}", str(path), "path")
+
+
+def _holds(spec: UnitSpec, sink: TableSink) -> bool:
+    from headwater.connectors import tablewriters
+
+    return tablewriters.has_output(sink, spec.flow.types[sink.id], spec.unit)
+
+
+def _refuse_table(spec: UnitSpec, sink: TableSink, choice: FormerOutputChoice) -> None:
+    from headwater.connectors import tablewriters
+
+    where = str((sink.target or ("",))[-1])
+    if choice == "refuse":
+        raise _other(sink, "rows", where, "table")
+    if not tablewriters.removable(sink, spec.unit):
+        raise DeploymentError(
+            f"'{sink.id}' holds rows of another run, which cannot be removed: the table may hold rows of others",
+            where=where,
+            hint="give --append to write after them, write to another table, or empty this table first"
+            + (" with its records in headwater_batches" if isinstance(sink, PostgresSink) else ""),
+        )
 
 
 def _settle_table(spec: UnitSpec, sink: JdbcSink, choice: FormerOutputChoice, spark: SparkSession) -> None:
@@ -90,7 +118,7 @@ def _refuse_topic(sink: KafkaSink, choice: FormerOutputChoice) -> None:
 
 
 def _other(sink: Sink, what: str, where: str, place: str) -> DeploymentError:
-    remove = "" if isinstance(sink, KafkaSink) else "--overwrite to remove them first, "
+    remove = "" if isinstance(sink, KafkaSink | PostgresSink) else "--overwrite to remove them first, "
     return DeploymentError(
         f"'{sink.id}' holds {what} of another run, whose state is not here",
         where=where,

@@ -52,7 +52,7 @@ def _refuse_published(
     for described in sink_writers:
         batch = open_sink_writer(described, spec.unit.epoch).newest()
         if batch is not None and batch > found.planned:
-            where = described.get("path") or described.get("topic")
+            where = described.get("table") or described.get("path") or described.get("topic")
             newest = f"batch {found.planned} is the newest in its checkpoint"
             known = newest if found.planned >= 0 else "its checkpoint holds none"
             missing = batch - found.planned

@@ -24,7 +24,7 @@ from headwater.channels.base import AGAIN_AFTER
 from headwater.channels.channelspec import lineage_of
 from headwater.channels.filelog import FileLog
 from headwater.channels.lifts import write_lifts
-from headwater.connectors.permitted import AgentPermissions, check_unit
+from headwater.connectors.permitted import AgentPermissions, check_unit, table_directories
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
@@ -247,8 +247,9 @@ class Units:
         if self._permissions is None:
             return None
         paths = check_unit(spec, self._permissions).with_own(self.layout.root / REPLAYED)
-        written = (sink_directory(o.path, spec.unit) for o in spec.flow.operators if isinstance(o, FileSink))
-        return CheckedFiles(self.layout.checkpoint(spec.unit), paths, tuple(written))
+        read, written = table_directories(spec)
+        written += [sink_directory(o.path, spec.unit) for o in spec.flow.operators if isinstance(o, FileSink)]
+        return CheckedFiles(self.layout.checkpoint(spec.unit), paths, tuple(written), tuple(read))
 
     def adopt(self, spec: UnitSpec) -> None:
         """Add a unit whose query an earlier agent has left running, if there is one, so that it can be stopped."""

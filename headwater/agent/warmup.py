@@ -28,6 +28,7 @@ from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import MemorySink, Sink
 from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource
+from headwater.dataflow.tablesources import DeltaSource, IcebergSource
 from headwater.disk.layout import Layout, full_path
 from headwater.plan.content import source_locations
 from headwater.plan.model import Unit
@@ -104,7 +105,7 @@ def _staged(spec: UnitSpec, place: Path) -> UnitSpec:
                 return replace(operator, path=str(place / "in" / operator.id / where))
             case SensorSource():
                 return replace(operator, rows=1)  # rows come at the sensor's pace
-            case RateSource():  # the source never ends
+            case RateSource() | DeltaSource() | IcebergSource():  # the source never ends, or has too many rows
                 path, rows = str(place / "in" / operator.id / "all"), operator.schema().text
                 return FileSource(
                     id=operator.id,
@@ -157,6 +158,8 @@ def _lay_out(units: Units, stand_in: Units, spec: UnitSpec, stage: UnitSpec, *, 
                 _nothing(staged_source, location)
         elif isinstance(source, RateSource) and isinstance(staged_source, FileSource):
             _made_up(staged_source)
+        elif isinstance(source, DeltaSource | IcebergSource) and isinstance(staged_source, FileSource):
+            Path(full_path(staged_source.path)).mkdir(parents=True, exist_ok=True)
         elif isinstance(source, MqttSource):
             for location in locations:
                 there, here = (u.layout.spool(id_, spec.tags[id_], location) / "log" for u in (units, stand_in))

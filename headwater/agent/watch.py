@@ -27,6 +27,7 @@ from headwater.core.metrics import (
 )
 from headwater.core.quantity import parse_duration
 from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, MqttSink, Sink
+from headwater.dataflow.tablesinks import TableSink
 from headwater.disk.layout import sink_directory, writer_name
 from headwater.plan.model import Channel
 from headwater.query.latency import first_came
@@ -270,6 +271,6 @@ def _rows_out(units: Units, work: Work, stats: Callable[[Channel], ChannelStats]
         if isinstance(sink, FileSink):
             path = Path(sink_directory(sink.path, unit))
             rows += committed_rows(path, writer_name(tags[id_], unit))
-        elif isinstance(sink, Sink) and not isinstance(sink, (CallbackSink, KafkaSink, MqttSink)):
+        elif isinstance(sink, Sink) and not isinstance(sink, (CallbackSink, KafkaSink, MqttSink, TableSink)):
             rows += FileLog(units.layout.sink(id_, tags[id_], unit)).stats().rows
     return rows

@@ -13,6 +13,8 @@ from headwater.core.errors import DeploymentError, ErrorList, HeadwaterError
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.sinks import FileSink
 from headwater.dataflow.sources import FileSource, SensorSource, Source
+from headwater.dataflow.tablesinks import DeltaSink, IcebergSink
+from headwater.dataflow.tablesources import DeltaSource, IcebergSource
 from headwater.disk.credentials import read_secret
 from headwater.disk.layout import full_path, sink_directory
 from headwater.plan.model import DeploymentPlan, Unit
@@ -59,7 +61,7 @@ def refuse_endless(plan: DeploymentPlan) -> None:
 
 
 def _ends(source: Source) -> bool:
-    return isinstance(source, FileSource | KafkaSource) or (
+    return isinstance(source, FileSource | KafkaSource | DeltaSource | IcebergSource) or (
         isinstance(source, SensorSource) and source.rows is not None
     )
 
@@ -79,9 +81,12 @@ def _errors(plan: DeploymentPlan, unit: Unit) -> Iterator[HeadwaterError]:
                 read_secret(getattr(operator, setting, None), where=operator.where)
             except HeadwaterError as error:
                 yield error
-        if isinstance(operator, FileSink):
+        if isinstance(operator, FileSink | DeltaSink):
             if (problem := _unwritable(sink_directory(operator.path, unit))) is not None:
                 yield operator.error(f"files cannot be written: {problem}", "write to another path")
+        elif isinstance(operator, IcebergSink):
+            if (problem := _unwritable(full_path(operator.warehouse))) is not None:
+                yield operator.error(f"the warehouse cannot be written: {problem}", "give another directory")
         elif isinstance(operator, FileSource):
             for location in unit.locations:
                 yield from _unreadable(operator, full_path(operator.path.replace("{location}", location)))

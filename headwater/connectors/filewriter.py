@@ -14,6 +14,7 @@ import base64
 import contextlib
 import datetime
 import decimal
+import itertools
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from headwater.channels.journal import Journal
 from headwater.channels.segments import Segment, conform, normal_schema
 from headwater.core.errors import ChannelError
 from headwater.core.jsonform import time_text
+from headwater.dataflow.partitions import MOST_BYTES, directory_name, partition_text
 from headwater.disk.durable import make_directory, naming, sweep, sweep_staged, sync_directory
 
 if TYPE_CHECKING:
@@ -34,11 +36,13 @@ if TYPE_CHECKING:
 
 _KEPT = 100  # records kept for inspection; only the newest is needed
 _ROW_GROUP = 100_000
+_MOST_OPEN = 64  # files that a task with partitions writes at once
+_INDEX = ".index"
 _EXTENSIONS = {"parquet": "parquet", "csv": "csv", "json": "json"}
 
 
 class FileSinkWriter:
-    """Write files: ``path``, ``format`` (parquet, csv, json), ``fsync`` and the writer's ``name``.
+    """Write files: ``path``, ``format`` (parquet, csv, json), ``partition_by``, ``fsync`` and the writer's ``name``.
 
     ``lineage`` names the numbering of the batches (a checkpoint): a batch that another epoch has recorded
     under the same lineage and number is a repetition. Output of another lineage in the same epoch is refused.
@@ -55,14 +59,17 @@ class FileSinkWriter:
             )
         self._fsync = bool(spec.get("fsync", True))
         self.path = Path(spec["path"])
+        self._partition_by: tuple[str, ...] = tuple(spec.get("partition_by") or ())
         self._name = str(spec.get("name", ""))
         self._lineage: str | None = spec.get("lineage")
         home = self.path / ".headwater" / self._name
         self._staging = home / "staging"
         self._journal = Journal(home / "log", scratch=self._staging, fsync=self._fsync)
 
-    def open(self) -> _FileTask:
-        """Start a file in staging."""
+    def open(self) -> _FileTask | _PartitionedTask:
+        """Start a file in staging, or one for each partition."""
+        if self._partition_by:
+            return _PartitionedTask(self._staging, self._format, self._partition_by, fsync=self._fsync)
         return _FileTask(self._staging, self._format, fsync=self._fsync)
 
     def commit(self, segments: Sequence[Segment], batch: int) -> None:
@@ -81,17 +88,34 @@ class FileSinkWriter:
                 return
             rows = sum(p.rows for p in files)
             run = int((last or {}).get("run", 0))
+            staged = [(name, below) for p in files for name, below in self._staged_of(str(p.file)).items()]
             record = {
                 "epoch": self._epoch,
                 "batch": batch,
-                "files": {str(p.file): self._visible_name(batch, n, run) for n, p in enumerate(files)},
+                "files": {
+                    name: os.path.join(below, self._visible_name(batch, n, run))
+                    for n, (name, below) in enumerate(staged)
+                },
                 "rows": rows,
                 "total_rows": rows + (last["total_rows"] if last else 0),
                 **_of_former_runs(last),
                 **({"lineage": self._lineage} if self._lineage else {}),
             }
             if self._publish(number + 1, record):
+                for p in files:
+                    if str(p.file).endswith(_INDEX):
+                        (self._staging / str(p.file)).unlink(missing_ok=True)
                 return
+
+    def _staged_of(self, file: str) -> dict[str, str]:
+        """Return the staged files of a segment, and the directory of each below that of the sink."""
+        if not file.endswith(_INDEX):
+            return {file: ""}
+        try:
+            found: dict[str, str] = json.loads((self._staging / file).read_text(encoding="utf-8"))
+        except FileNotFoundError:  # the segment was committed, or aborted, before
+            return {}
+        return found
 
     def fence(self, epoch: int) -> tuple[int, int] | None:
         """Shut out every writer older than ``epoch``; return the last (epoch, batch) that counts."""
@@ -140,7 +164,8 @@ class FileSinkWriter:
         """Delete the staged files of a failed batch."""
         for segment in segments:
             if segment.file:
-                (self._staging / segment.file).unlink(missing_ok=True)
+                for file in (*self._staged_of(segment.file), segment.file):
+                    (self._staging / file).unlink(missing_ok=True)
 
     def recover(self) -> None:
         """Make the newest record's files visible, if a crash prevented that, and let their names last.
@@ -148,13 +173,17 @@ class FileSinkWriter:
         A unit that has finished makes no further batch that would find them.
         """
         last, _ = self._last()
-        moved = False
+        moved = set()
         for staged, visible in (last["files"] if last else {}).items():
+            source, target = self._staging / staged, self.path / visible
             with contextlib.suppress(FileNotFoundError):
-                os.rename(self._staging / staged, self.path / visible)
-                moved = True
-        if moved and self._fsync:
-            sync_directory(self.path)
+                if target.parent != self.path and source.exists():
+                    make_directory(target.parent, fsync=self._fsync)
+                os.rename(source, target)
+                moved.add(target.parent)
+        if self._fsync:
+            for directory in moved:
+                sync_directory(directory)
 
     def sweep(self) -> None:
         """Delete what interrupted batches have left in staging."""
@@ -248,11 +277,22 @@ def remove_output(path: Path) -> None:
     """Remove all files that writers made in a directory, and no other file."""
     for name in writers_in(path):
         ours = re.compile(rf"{re.escape(name)}-part-\d{{8,}}-\d+-\d+(-\d+)?\.({'|'.join(_EXTENSIONS.values())})")
-        for file in path.iterdir():
-            if ours.fullmatch(file.name):
-                file.unlink()
+        _remove_files(path, ours)
         # The records last: after a crash they still tell that there is something to remove.
         shutil.rmtree(path / ".headwater" / name)
+
+
+def _remove_files(path: Path, names: re.Pattern[str]) -> None:
+    """Remove the files with some names in a directory and its partitions, and partitions that are empty then."""
+    for at, below, files in os.walk(path):
+        below[:] = [name for name in below if "=" in name]
+        for file in files:
+            if names.fullmatch(file):
+                os.unlink(os.path.join(at, file))
+    for at, _, _ in os.walk(path, topdown=False):
+        if "=" in os.path.basename(at) and at != str(path):
+            with contextlib.suppress(OSError):  # others' files are in it
+                os.rmdir(at)
 
 
 def _of_former_runs(record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -312,6 +352,100 @@ class _FileTask:
         if self._out is not None:
             with contextlib.suppress(OSError):
                 self._out.close()
+
+
+class _PartitionedTask:
+    """Write one task's rows to one staged file or more for each partition."""
+
+    def __init__(self, staging: Path, kind: str, columns: tuple[str, ...], *, fsync: bool) -> None:
+        self._staging = staging
+        self._kind = kind
+        self._columns = columns
+        self._fsync = fsync
+        self._open: dict[str, _FileTask] = {}
+        """By directory below the sink's; those written to last come last."""
+        self._closed: list[tuple[str, Segment]] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for directory, rows in split(batch, self._columns):
+            task = self._open.pop(directory, None)
+            if task is None:
+                if len(self._open) >= _MOST_OPEN:
+                    self._close_file(next(iter(self._open)))
+                task = _FileTask(self._staging, self._kind, fsync=self._fsync)
+            self._open[directory] = task
+            task.write(rows)
+
+    def _close_file(self, directory: str) -> None:
+        segment = self._open[directory].close()
+        if segment is not None:
+            self._closed.append((directory, segment))
+        del self._open[directory]
+
+    def close(self) -> Segment | None:
+        for directory in list(self._open):
+            self._close_file(directory)
+        if not self._closed:
+            return None
+        index = self._staging / f"{uuid.uuid4().hex}{_INDEX}"
+        with naming(index):
+            index.write_text(json.dumps({str(s.file): directory for directory, s in self._closed}), encoding="utf-8")
+        rows, size = (sum(sizes) for sizes in zip(*((s.rows, s.bytes) for _, s in self._closed), strict=True))
+        return Segment(file=index.name, rows=rows, bytes=size, crc32=0)
+
+    def abandon(self) -> None:
+        for _, segment in self._closed:
+            (self._staging / str(segment.file)).unlink(missing_ok=True)
+        for task in self._open.values():
+            task.abandon()
+
+
+def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Split rows by the values of columns: yield the directory of each value, and its rows without the columns."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if batch.num_rows == 0:
+        return
+    at = {name.lower(): n for n, name in enumerate(batch.schema.names)}
+    indexes = [at[name.lower()] for name in columns]
+    codes = np.zeros(batch.num_rows, np.int64)
+    names: list[list[str | None]] = []
+    for column in (batch.column(n) for n in indexes):
+        encoded = column.dictionary_encode()
+        texts = [partition_text(v) for v in encoded.dictionary.to_pylist()]
+        values = pc.fill_null(encoded.indices, len(texts)).to_numpy(zero_copy_only=False)
+        codes = codes * (len(texts) + 1) + values
+        names.append([*texts, None])
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
+    sorted_rows = batch.take(pa.array(order)) if len(starts) > 2 else batch
+    kept = [n for n in range(batch.num_columns) if n not in indexes]
+    found: dict[str, list[pa.RecordBatch]] = {}
+    for begin, end in itertools.pairwise(starts):
+        code, parts = int(ordered[begin]), []
+        for name, texts in zip(reversed(columns), reversed(names), strict=True):
+            code, digit = divmod(code, len(texts))
+            parts.append(_directory(name, texts[digit]))
+        rows = sorted_rows.slice(begin, end - begin).select(kept)
+        # NULL and an empty text have one directory.
+        found.setdefault(os.path.join(*reversed(parts)), []).append(rows)
+    for directory, several in found.items():
+        for rows in several:
+            yield directory, rows
+
+
+def _directory(column: str, text: str | None) -> str:
+    name = directory_name(column, text)
+    if len(name.encode()) > MOST_BYTES:
+        raise ChannelError(
+            f"a value of '{column}' is too long for a directory: '{str(text)[:40]}..'",
+            where=f"partition_by={column}",
+            hint="partition by a shorter column, such as a hash or the beginning of the text",
+        )
+    return name
 
 
 class _Parquet:

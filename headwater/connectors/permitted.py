@@ -27,7 +27,7 @@ from headwater.continuum.broker import Broker
 from headwater.core.errors import DeploymentError
 from headwater.core.permissions import OPEN, Permissions, is_below
 from headwater.dataflow.builtin import BuiltinFunction
-from headwater.dataflow.jdbcurl import parse_jdbc_url
+from headwater.dataflow.jdbcurl import DatabaseAddress, parse_jdbc_url
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.operators import MapBatches, Operator, Transform
@@ -35,6 +35,8 @@ from headwater.dataflow.optionlists import check_kafka_settings, check_options
 from headwater.dataflow.predictor import Predictor
 from headwater.dataflow.sinks import FileSink, JdbcSink, KafkaSink, MqttSink
 from headwater.dataflow.sources import FileSource, MqttSource
+from headwater.dataflow.tablesinks import DeltaSink, IcebergSink, PostgresSink, check_iceberg
+from headwater.dataflow.tablesources import DeltaSource, IcebergSource
 from headwater.disk.layout import full_path, sink_directory
 from headwater.plan.content import source_locations
 from headwater.plan.spec import UnitSpec
@@ -131,6 +133,24 @@ def uses_of(spec: UnitSpec) -> Iterator[ResourceUse]:
         yield from _servers(servers, f"spark of zone {spec.unit.zone}", _DEFAULT_PORTS[match[1]])
 
 
+def table_directories(spec: UnitSpec) -> tuple[list[str], list[str]]:
+    """Return the directories of tables that a unit reads and writes."""
+    read: list[str] = []
+    written: list[str] = []
+    locations = source_locations(spec.flow, spec.unit)
+    for operator in spec.flow.operators:
+        match operator:
+            case DeltaSource():
+                read += [full_path(operator.path.replace("{location}", at)) for at in locations.get(operator.id, ())]
+            case IcebergSource():
+                read.append(full_path(operator.warehouse))
+            case DeltaSink():
+                written.append(sink_directory(operator.path, spec.unit))
+            case IcebergSink():
+                written.append(full_path(operator.warehouse))
+    return read, written
+
+
 def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Iterator[ResourceUse]:
     where = operator.where
     match operator:
@@ -147,6 +167,15 @@ def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Itera
             if "sourcearchivedir" in options:
                 target = full_path(options["sourcearchivedir"])
                 yield ResourceUse(kind="write", target=target, where=f"{where} (sourceArchiveDir)")
+        case DeltaSource():
+            for location in locations:
+                path = full_path(operator.path.replace("{location}", location))
+                yield ResourceUse(kind="read", target=path, where=where)
+        case IcebergSource():
+            yield ResourceUse(kind="read", target=full_path(operator.warehouse), where=where)
+            found = check_iceberg(operator.table, operator.catalog, operator.warehouse, where=where)
+            yield from _database(found, where)
+            yield from _secrets(where, operator.user_env, operator.password_env)
         case (
             MapBatches(function=BuiltinFunction(model=Predictor(path=str() as path)))
             | Transform(function=BuiltinFunction(model=Predictor(path=str() as path)))
@@ -176,13 +205,26 @@ def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Itera
             yield from _servers(operator.bootstrap_servers, where, _DEFAULT_PORTS["kafka"])
             yield from _files_of_kafka(dict(operator.options), where)
             yield from _secrets(where, operator.user_env, operator.password_env)
-        case JdbcSink():
-            url = parse_jdbc_url(operator.url, where=where)
-            for host, port in url.hosts:
-                yield ResourceUse(kind="connect", target=f"{host}:{port}", where=where)
-            if url.file is not None:
-                yield ResourceUse(kind="write", target=full_path(url.file), where=where)
+        case DeltaSink():
+            yield ResourceUse(kind="write", target=sink_directory(operator.path, spec.unit), where=where)
+        case IcebergSink():
+            yield ResourceUse(kind="write", target=full_path(operator.warehouse), where=where)
+            found = check_iceberg(operator.table, operator.catalog, operator.warehouse, where=where)
+            yield from _database(found, where)
             yield from _secrets(where, operator.user_env, operator.password_env)
+        case PostgresSink():
+            yield from _database(operator.address, where)
+            yield from _secrets(where, operator.user_env, operator.password_env)
+        case JdbcSink():
+            yield from _database(parse_jdbc_url(operator.url, where=where), where)
+            yield from _secrets(where, operator.user_env, operator.password_env)
+
+
+def _database(address: DatabaseAddress, where: str) -> Iterator[ResourceUse]:
+    for host, port in address.hosts:
+        yield ResourceUse(kind="connect", target=f"{host}:{port}", where=where)
+    if address.file is not None:
+        yield ResourceUse(kind="write", target=full_path(address.file), where=where)
 
 
 def _of_broker(broker: Broker, where: str) -> Iterator[ResourceUse]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headwater.connectors.globs import MARK, is_glob, literal
+from headwater.connectors.icebergtable import IcebergAddress
 from headwater.connectors.kafkasource import kafka_frame
 from headwater.connectors.marks import CORRUPT, ORIGIN, REASON
 from headwater.connectors.sparksql import column_of, expression, items
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource, Source
+from headwater.dataflow.tablesources import DeltaSource, IcebergSource
 from headwater.disk.layout import REPLAYED, full_path
 from headwater.sql.lexer import quote_string, quoted
 from headwater.sql.schema import Schema
@@ -67,6 +70,10 @@ def source_frame(
             frame = _rate(spark, source, name)
         case SensorSource():
             frame = _sensors(spark, source, location, name)
+        case DeltaSource():
+            frame = _delta(spark, source, location, name)
+        case IcebergSource():
+            frame = _iceberg(spark, source, name)
         case MqttSource():
             frame = _mqtt(spark, source, name, spool, synced)
         case KafkaSource():
@@ -170,6 +177,30 @@ def _sensors(spark: SparkSession, source: SensorSource, location: str, name: str
     for key, value in settings.items():
         reader = reader.option(key, str(value))
     frame: DataFrame = reader.load()
+    return frame
+
+
+def _delta(spark: SparkSession, source: DeltaSource, location: str, name: str | None) -> DataFrame:
+    reader: Any = spark.read if name is None else spark.readStream.name(name)
+    reader = reader.format("headwater_delta").option("schema", source.schema().text)
+    reader = reader.option("path", full_path(source.path.replace("{location}", location)))
+    if source.version is not None:
+        reader = reader.option("version", str(source.version))
+    if source.timestamp is not None:
+        reader = reader.option("timestamp", source.instant(source.timestamp).isoformat())
+    for option in ("follow", "ignore_changes", "max_files_per_batch"):
+        reader = reader.option(option, str(getattr(source, option)))
+    frame: DataFrame = reader.load()
+    return frame
+
+
+def _iceberg(spark: SparkSession, source: IcebergSource, name: str | None) -> DataFrame:
+    reader: Any = spark.read if name is None else spark.readStream.name(name)
+    reader = reader.format("headwater_iceberg").option("schema", source.schema().text)
+    reader = reader.option("address", json.dumps(IcebergAddress.of(source).to_data()))
+    if source.snapshot is not None:
+        reader = reader.option("snapshot", str(source.snapshot))
+    frame: DataFrame = reader.option("max_files_per_batch", str(source.max_files_per_batch)).load()
     return frame
 
 

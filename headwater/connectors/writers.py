@@ -213,12 +213,33 @@ def _mqtt(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
     return MqttSinkWriter(spec)
 
 
+def _delta(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
+    from headwater.connectors.deltawriter import DeltaSinkWriter
+
+    return DeltaSinkWriter(spec, epoch)
+
+
+def _iceberg(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
+    from headwater.connectors.icebergwriter import IcebergSinkWriter
+
+    return IcebergSinkWriter(spec, epoch)
+
+
+def _postgres(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
+    from headwater.connectors.postgreswriter import PostgresSinkWriter
+
+    return PostgresSinkWriter(spec, epoch)
+
+
 SINK_WRITERS: Mapping[str, Callable[[Mapping[str, Any], int], SinkWriter]] = {
     **{kind.sink_writer: ChannelWriter for kind in LOG_KINDS.values()},
     "files": _files,
     DEAD_LETTERS: _dead_letters,
     "kafka": _kafka,
     "mqtt": _mqtt,
+    "delta": _delta,
+    "iceberg": _iceberg,
+    "postgres": _postgres,
     "callback": _callback,
 }
 """All kinds of sink writers by name: each makes the sink writer of a description and an epoch."""

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from headwater.core.errors import DataflowError
 from headwater.core.text import cut
-from headwater.dataflow import habits, sources
+from headwater.dataflow import habits, sources, tablesources
 from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import checked
 from headwater.dataflow.avroschema import columns_of_avro
+from headwater.dataflow.deltaschema import delta_schema
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.hoist import hoist_watermarks
 from headwater.dataflow.kafkatopic import RAW, KafkaFormat, KafkaSource, SchemaDocument, StartOf, read_descriptor
@@ -39,6 +40,7 @@ from headwater.dataflow.statements import translate
 from headwater.dataflow.stream import Stream
 from headwater.dataflow.streambase import StreamBase, schema_text
 from headwater.dataflow.tablereader import TableReader
+from headwater.dataflow.tablesources import FilesPerBatch, Version
 from headwater.sql.schema import Schema
 from headwater.sql.select import parse_query
 
@@ -339,6 +341,75 @@ class Reader(habits.NameGuard):
             user_env=user_env,
             password_env=password_env,
             options=tuple(sorted((option_name(k), _option_text(v)) for k, v in options.items())),
+        )
+
+    def delta(
+        self,
+        path: Place,
+        schema: SchemaOf | None = None,
+        *,
+        version: Version | None = None,
+        timestamp: Place | None = None,
+        follow: bool | None = None,
+        ignore_changes: bool = False,
+        max_files_per_batch: FilesPerBatch = 1000,
+        location_as: ColumnName | None = None,
+    ) -> Stream:
+        """Read a Delta table: the rows of its newest version when the unit first starts, then those that are added.
+
+        With ``version`` or ``timestamp`` only the rows of that version; ``follow=True`` and those added later.
+        ``follow=False``: only those of the newest version. Without ``schema`` the table's is read now.
+        A version that deletes or changes rows is an error; with ``ignore_changes`` its new files are read.
+        ``max_files_per_batch``: at most 1000000.
+        """
+        where = f"read.delta('{cut(path, 200)}')"
+        if schema is None:
+            places = self.builder.locations or ("{location}",)
+            schema = delta_schema(path.replace("{location}", places[0]), where=where)
+        fixed = version is not None or timestamp is not None
+        return self._source(
+            tablesources.DeltaSource,
+            path=path,
+            schema_text=schema_text(schema, where),
+            version=version,
+            timestamp=timestamp,
+            follow=not fixed if follow is None else follow,
+            ignore_changes=ignore_changes,
+            max_files_per_batch=max_files_per_batch,
+            location_as=location_as,
+        )
+
+    def iceberg(
+        self,
+        table: Place,
+        schema: SchemaOf,
+        *,
+        catalog: Place,
+        warehouse: Place,
+        catalog_name: Place = "default",
+        snapshot: Version | None = None,
+        user_env: Place | None = None,
+        password_env: Place | None = None,
+        max_files_per_batch: FilesPerBatch = 1000,
+        location_as: ColumnName | None = None,
+    ) -> Stream:
+        """Read one snapshot of an Iceberg table ``namespace.name``: the newest one when the unit first starts.
+
+        ``catalog``: ``sqlite:////dir/catalog.db`` or ``postgresql://host/db``. ``warehouse``: the directory of its
+        tables. ``max_files_per_batch``: at most 1000000.
+        """
+        return self._source(
+            tablesources.IcebergSource,
+            table=table,
+            schema_text=schema_text(schema, f"read.iceberg('{cut(table, 200)}')"),
+            catalog=catalog,
+            warehouse=warehouse,
+            catalog_name=catalog_name,
+            snapshot=snapshot,
+            user_env=user_env,
+            password_env=password_env,
+            max_files_per_batch=max_files_per_batch,
+            location_as=location_as,
         )
 
     def _unknown(self, name: str) -> habits.UnknownName:

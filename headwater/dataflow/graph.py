@@ -19,7 +19,7 @@ from headwater.core.jsonform import custom_schema, problem
 from headwater.core.requirement import Requirement
 from headwater.core.rules import FileName, Refused
 from headwater.dataflow import operators as ops
-from headwater.dataflow import sinks, sources, stateful
+from headwater.dataflow import sinks, sources, stateful, tablesinks, tablesources
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.settings import MOST_LOCATIONS, MOST_OPERATORS
@@ -36,11 +36,12 @@ KINDS: Mapping[str, type[ops.Operator]] = {
     c.kind: c
     for c in (
         sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource, KafkaSource,
+        tablesources.DeltaSource, tablesources.IcebergSource,
         ops.Where, ops.Select, ops.Explode, ops.Union, ops.ToLocations, Lookup,
         ops.MapBatches, ops.Transform, ops.Watermark,
         stateful.Aggregate, stateful.Dedup, stateful.Join, stateful.CountWindow, stateful.Scan,
         sinks.FileSink, sinks.ConsoleSink, sinks.MemorySink, sinks.CallbackSink, sinks.KafkaSink,
-        sinks.MqttSink, sinks.JdbcSink,
+        sinks.MqttSink, sinks.JdbcSink, tablesinks.DeltaSink, tablesinks.IcebergSink, tablesinks.PostgresSink,
     )
 }  # fmt: skip
 

@@ -91,6 +91,7 @@ READER = {
 }
 """For names of PySpark's DataStreamReader and DataFrameReader."""
 _WRITE = 'parquet("out")'
+_TABLE = 'delta("out/table")'
 WRITER = {
     "bucketBy": "nothing: leave it out; each unit writes files of its own",
     "clusterBy": "nothing: leave it out; each unit writes files of its own",
@@ -100,17 +101,17 @@ WRITER = {
     "option": 'kafka("broker:9092", "topic", compression_type="zstd")',
     "options": 'kafka("broker:9092", "topic", compression_type="zstd")',
     "orc": _WRITE,
-    "outputMode": "nothing: sinks append",
-    "partitionBy": "nothing: leave it out, or write a sink for each .where(...)",
+    "outputMode": 'nothing: sinks append, or replace rows by keys: postgres(url, "table", keys="id")',
+    "partitionBy": 'parquet("out", partition_by="day")',
     "foreachBatch": "for_each_batch(function)",
     "foreach": "for_each_batch(function)",
     "queryName": 'memory("out").named("name")',
     "save": _WRITE,
-    "saveAsTable": _WRITE,
+    "saveAsTable": _TABLE,
     "sortBy": "nothing: leave it out; a stream has no order",
     "start": "nothing: `headwater run` starts the dataflow",
     "text": 'csv("out")',
-    "toTable": _WRITE,
+    "toTable": _TABLE,
     "trigger": "nothing: give --trigger to `headwater run`",
     "xml": 'json("out")',
 }

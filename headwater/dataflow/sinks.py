@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.operators import Operator
+from headwater.dataflow.partitions import resolved_partitions
 from headwater.dataflow.settings import ColumnName, Place, QualityOfService, ShownRows
 from headwater.dataflow.types import StreamType
 
@@ -26,18 +27,28 @@ class Sink(Operator):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSink(Sink):
-    """CSV, JSON lines or Parquet files below ``path`` ('{zone}' is replaced); each file appears complete."""
+    """CSV, JSON lines or Parquet files below ``path`` ('{zone}' is replaced); each file appears complete.
+
+    With ``partition_by`` the files of each value are in a directory of its own, ``day=2026-01-01``, without the column.
+    """
 
     kind: ClassVar[str] = "write_files"
     shown: ClassVar[tuple[str, ...]] = ("format", "path")
+    newer: ClassVar[frozenset[str]] = frozenset({"partition_by"})
     path: Place
     format: Literal["csv", "json", "parquet"]
+    partition_by: tuple[str, ...] | None = None
 
     @property
     def target(self) -> tuple[str, ...]:
         return self.kind, self.path.rstrip("/")
 
+    def partitions(self, type_: StreamType) -> tuple[str, ...]:
+        """Return the partition columns as a stream spells them; raise DataflowError for impossible ones."""
+        return resolved_partitions(self.partition_by or (), type_.schema, where=self.where)
+
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        self.partitions(inputs[0])
         if self.format == "csv":
             for column in inputs[0].schema.columns:
                 if column.type.text.startswith(("struct", "array", "map")):

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal
 
 from headwater.core.errors import DataflowError
-from headwater.dataflow import habits, sinks
+from headwater.dataflow import habits, sinks, tablesinks
 from headwater.dataflow.arguments import ArgumentGuard
 from headwater.dataflow.settings import (
     ColumnName,
+    Columns,
     Computed,
     Label,
     Option,
@@ -18,7 +19,8 @@ from headwater.dataflow.settings import (
     QualityOfService,
     ShownRows,
 )
-from headwater.dataflow.streambase import S
+from headwater.dataflow.streambase import S, tuple_of
+from headwater.dataflow.tablesinks import SmallFiles
 from headwater.sql.rewrite import row_json
 
 
@@ -28,21 +30,65 @@ class Writer(habits.NameGuard, Generic[S]):
 
     stream: S
 
-    def files(self, path: Place, *, format: Literal["csv", "json", "parquet"]) -> WrittenStream[S]:
-        """Write files, each row exactly once; files appear complete. ``{zone}`` in the path is replaced."""
-        return self._sink(sinks.FileSink, path=path, format=format)
+    def files(
+        self, path: Place, *, format: Literal["csv", "json", "parquet"], partition_by: Columns = ()
+    ) -> WrittenStream[S]:
+        """Write files, each row exactly once; files appear complete. ``{zone}`` in the path is replaced.
 
-    def csv(self, path: Place) -> WrittenStream[S]:
+        ``partition_by``: columns that become directories, as in Hive and Spark: ``day=2026-01-01``.
+        """
+        columns = tuple_of(partition_by) or None
+        return self._sink(sinks.FileSink, path=path, format=format, partition_by=columns)
+
+    def csv(self, path: Place, *, partition_by: Columns = ()) -> WrittenStream[S]:
         """Write CSV files with a header."""
-        return self.files(path, format="csv")
+        return self.files(path, format="csv", partition_by=partition_by)
 
-    def json(self, path: Place) -> WrittenStream[S]:
+    def json(self, path: Place, *, partition_by: Columns = ()) -> WrittenStream[S]:
         """Write JSON lines."""
-        return self.files(path, format="json")
+        return self.files(path, format="json", partition_by=partition_by)
 
-    def parquet(self, path: Place) -> WrittenStream[S]:
+    def parquet(self, path: Place, *, partition_by: Columns = ()) -> WrittenStream[S]:
         """Write Parquet files."""
-        return self.files(path, format="parquet")
+        return self.files(path, format="parquet", partition_by=partition_by)
+
+    def delta(self, path: Place, *, partition_by: Columns = (), compact_after: SmallFiles = 32) -> WrittenStream[S]:
+        """Write to a Delta table, each row exactly once. ``{zone}`` in the path is replaced.
+
+        ``compact_after``: so many small files, at most 1000000, become larger ones; 0: never.
+        """
+        columns = tuple_of(partition_by)
+        return self._sink(tablesinks.DeltaSink, path=path, partition_by=columns, compact_after=compact_after)
+
+    def iceberg(
+        self,
+        table: Place,
+        *,
+        catalog: Place,
+        warehouse: Place,
+        catalog_name: Place = "default",
+        partition_by: Columns = (),
+        compact_after: SmallFiles = 32,
+        user_env: Place | None = None,
+        password_env: Place | None = None,
+    ) -> WrittenStream[S]:
+        """Write to an Iceberg table ``namespace.name`` of a SQL catalog, each row exactly once.
+
+        ``catalog``: ``sqlite:////dir/catalog.db`` or ``postgresql://host/db``. ``warehouse``: the directory of its
+        tables. ``compact_after``: so many small files, at most 1000000, become larger ones; 0: never.
+        ``user_env``, ``password_env``: secrets, ``HEADWATER_SECRET_...``.
+        """
+        return self._sink(
+            tablesinks.IcebergSink,
+            table=table,
+            catalog=catalog,
+            warehouse=warehouse,
+            catalog_name=catalog_name,
+            partition_by=tuple_of(partition_by),
+            compact_after=compact_after,
+            user_env=user_env,
+            password_env=password_env,
+        )
 
     def console(self, rows: ShownRows = 20) -> WrittenStream[S]:
         """Print the newest rows of every batch where the dataflow was started, at most 10000."""
@@ -152,6 +198,31 @@ class Writer(habits.NameGuard, Generic[S]):
             password_env=password_env,
             driver=driver,
             options=tuple(sorted((k, str(v)) for k, v in options.items())),
+        )
+
+    def postgres(
+        self,
+        url: Place,
+        table: Place,
+        *,
+        keys: Columns = (),
+        order_by: Columns | None = None,
+        user_env: Place | None = None,
+        password_env: Place | None = None,
+    ) -> WrittenStream[S]:
+        """Write to a table of PostgreSQL, each row exactly once; with ``keys`` a row replaces that of the same keys.
+
+        ``order_by``: the row with the greatest values of these columns is the newest of a key, in whatever order
+        rows come; as a default the event time. Without both, the row that came last.
+        """
+        return self._sink(
+            tablesinks.PostgresSink,
+            url=url,
+            table=table,
+            keys=tuple_of(keys),
+            order_by=None if order_by is None else tuple_of(order_by),
+            user_env=user_env,
+            password_env=password_env,
         )
 
     def _unknown(self, name: str) -> habits.UnknownName:

@@ -146,6 +146,7 @@ class Pipeline(GraphElementRegistry):
         elif isinstance(output, Table):
             command.format = output.format or "parquet"
             command.path = (output.table_properties or {}).get(TABLE_PATH, f"tables/{output.name}")
+            command.partitioning_column_names.extend(output.partition_cols or ())
             if command.format == "csv":
                 command.options["header"] = "true"
         try:
@@ -158,12 +159,8 @@ _NAME = "give each table, view and sink a name of its own"
 
 
 def _check_table(table: Table) -> None:
-    if table.partition_cols or table.cluster_by:
-        raise DataflowError(
-            "partitions of a table by columns",
-            where=_place(table),
-            hint="leave them out, or define a table for each value",
-        )
+    if table.cluster_by:
+        raise DataflowError("clusters of a table's rows", where=_place(table), hint="leave them out: cluster_by")
 
 
 def _place(element: Any) -> str:

@@ -11,6 +11,7 @@ from headwater.sql.columns import Message
 
 _OURS = ("checkpointLocation", "checkpointlocation", "path", "truncate", "numRows", "numrows")
 """Options that a deployment does not need: it keeps checkpoints of its own."""
+_PARTITIONED = ("csv", "json", "parquet", "delta")
 
 
 def written(stream: Stream, command: Message) -> WrittenStream[Stream]:
@@ -22,11 +23,17 @@ def written(stream: Stream, command: Message) -> WrittenStream[Stream]:
             where=where,
             hint="leave it out: a window's row is written once, when the watermark has passed its end",
         )
-    if command.partitioning_column_names or command.clustering_column_names or command.table_name:
+    if command.clustering_column_names or command.table_name:
         raise DataflowError(
-            "a table, or partitions of files by column",
+            "a table of a catalog, or clusters of rows",
             where=where,
-            hint='write files, .format("parquet").start("out"), for each .where(...) of their own',
+            hint='write files or a table in a directory: .format("delta").partitionBy("day").start("out")',
+        )
+    if command.partitioning_column_names and command.format not in _PARTITIONED:
+        raise DataflowError(
+            f"partitions of a sink of format {shown(command.format)}",
+            where=where,
+            hint=f"leave .partitionBy out, or write {', '.join(_PARTITIONED)}",
         )
     if command.HasField("foreach_writer"):
         raise DataflowError(
@@ -50,6 +57,7 @@ def written(stream: Stream, command: Message) -> WrittenStream[Stream]:
 def _sink(stream: Stream, command: Message, options: dict[str, str], where: str) -> WrittenStream[Stream]:
     """Write to the sink, and take the options that it knows."""
     path = command.path or command.options.get("path", "")
+    columns = list(command.partitioning_column_names)
     match command.format:
         case "csv" | "json" | "parquet" as kind:
             if not path:
@@ -58,7 +66,11 @@ def _sink(stream: Stream, command: Message, options: dict[str, str], where: str)
                 raise DataflowError(
                     "CSV files without a header", where=where, hint='add .option("header", True), or write JSON'
                 )
-            return stream.write.files(path, format=kind)
+            return stream.write.files(path, format=kind, partition_by=columns)
+        case "delta":
+            if not path:
+                raise DataflowError("no path", where=where, hint='give one: .start("out")')
+            return stream.write.delta(path, partition_by=columns)
         case "":
             raise DataflowError("no format", where=where, hint='give one: .format("parquet")')
         case "console":
@@ -78,5 +90,5 @@ def _sink(stream: Stream, command: Message, options: dict[str, str], where: str)
     raise DataflowError(
         f"format {shown(command.format)} is no sink of a dataflow",
         where=where,
-        hint="the formats are csv, json, parquet, console, memory and kafka",
+        hint="the formats are csv, json, parquet, delta, console, memory and kafka",
     )

@@ -24,20 +24,23 @@ _HINT = "remove the file or link, or let dataflows use its directory (--allow-re
 
 @dataclass(frozen=True)
 class CheckedFiles:
-    """A query's checkpoint, the paths that it may use, and the directories that it writes."""
+    """A query's checkpoint, and the paths that it may use; directories that it writes, and ``tables`` that it reads."""
 
     checkpoint: Path
     paths: PermittedPaths
     sinks: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"checkpoint": str(self.checkpoint), "paths": self.paths.to_data(), "sinks": self.sinks}
+        directories = {"sinks": self.sinks, "tables": self.tables}
+        return {"checkpoint": str(self.checkpoint), "paths": self.paths.to_data(), **directories}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> CheckedFiles:
         """Read the JSON form."""
-        return cls(Path(data["checkpoint"]), PermittedPaths.from_data(data["paths"]), tuple(data["sinks"]))
+        paths, tables = PermittedPaths.from_data(data["paths"]), tuple(data.get("tables", ()))
+        return cls(Path(data["checkpoint"]), paths, tuple(data["sinks"]), tables)
 
     def check_sinks(self) -> None:
         """Raise DeploymentError where a directory to write is not permitted any more: it may be a link by now."""
@@ -48,7 +51,7 @@ class CheckedFiles:
     def check_batch(self, batch: int) -> None:
         """Raise DeploymentError where a batch has read a file that is not permitted."""
         self.check_sinks()
-        for path in self._read_by(batch):
+        for path in (*self.tables, *self._read_by(batch)):  # files of a table are below its directory
             if (reason := self.paths.refuse_file("read", path)) is not None:
                 raise DeploymentError(reason, where=path, hint=_HINT)
 

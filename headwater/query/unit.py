@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from headwater.adapt.model import waits_for_time
 from headwater.channels.channelspec import channel_spec, lineage_of
 from headwater.channels.open import LOG_KINDS
+from headwater.connectors import tablewriters
 from headwater.connectors.kafkawriter import sink_writer_id
 from headwater.connectors.marks import CORRUPT
 from headwater.connectors.sources import (
@@ -38,6 +39,7 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow import sources, stateful
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, MqttSink, Sink
+from headwater.dataflow.tablesinks import TableSink
 from headwater.dataflow.types import StreamType
 from headwater.disk.checkpoint import AGAIN, checkpoint_number
 from headwater.disk.layout import Layout, sink_directory, writer_name
@@ -554,7 +556,8 @@ class UnitCompiler:
                 "name": writer_name(stored, self._unit),
                 "lineage": lineage,
             }
-            return {"tag": tag, "kind": "files", "format": operator.format, **named}
+            partitions = operator.partitions(self._flow.types[operator.inputs[0]])
+            return {"tag": tag, "kind": "files", "format": operator.format, "partition_by": partitions, **named}
         scratch = str(self._layout.sink(id_, stored, self._unit))
         if isinstance(operator, CallbackSink):
             called = {"function": operator.function.pickled, "as_dataframe": bool(operator.as_dataframe)}
@@ -584,8 +587,12 @@ class UnitCompiler:
                 **{k: v for k, v in operator.config().items() if v is not None},
                 "topic": None if operator.topic is None else operator.topic.replace("{zone}", self._unit.zone),
             }
+        fsync = self._channel.get("fsync", True)
+        if isinstance(operator, TableSink):
+            type_, at = self._flow.types[operator.inputs[0]], self._layout.checkpoint(self._unit)
+            table = tablewriters.described(operator, type_, self._unit, stored, at)
+            return {"tag": tag, "path": scratch, "fsync": fsync, **table}
         if isinstance(operator, Sink):
-            fsync = self._channel.get("fsync", True)
             return {"tag": tag, "kind": "filelog", "path": scratch, "fsync": fsync, "lineage": lineage}
         channel = next(c for c in self._spec.outputs if c.operator == id_)
         described = channel_spec(self._spec, channel, self._layout)

@@ -514,10 +514,12 @@ def _java_options(directory: Path, home: SparkHome, recorded: Path | None, *, qu
 def register_sources(session: Any) -> None:
     """Register Headwater's sources and sink with a session."""
     from headwater.channels.channel_spark import ChannelSource
+    from headwater.connectors.delta_source import DeltaDataSource
+    from headwater.connectors.iceberg_source import IcebergDataSource
     from headwater.connectors.sensor_source import SensorDataSource
     from headwater.query.writer import HeadwaterSink
 
-    for source in (ChannelSource, HeadwaterSink, SensorDataSource):
+    for source in (ChannelSource, HeadwaterSink, SensorDataSource, DeltaDataSource, IcebergDataSource):
         session.dataSource.register(source)
 
 

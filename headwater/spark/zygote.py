@@ -51,6 +51,8 @@ PRELOADED = (
     "headwater.connectors.filewriter",
     "headwater.connectors.deadletters",
     "headwater.connectors.sensor_source",
+    "headwater.connectors.delta_source",
+    "headwater.connectors.iceberg_source",
     "headwater.query.writer",
 )
 _MOST = 1 << 22  # bytes of a request

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.lookup import Lookup
-from headwater.dataflow.sinks import FileSink, MemorySink
+from headwater.dataflow.sinks import MemorySink
 from headwater.plan.build import build
 from headwater.plan.deployment import Deployment as Decision
 from headwater.plan.model import DeploymentPlan
@@ -89,7 +89,8 @@ def run_to_end(
 ) -> dict[str, pa.Table]:
     """Run a plan to the end of its sources, with the failures in ``source``.
 
-    Return the rows of every memory and Parquet sink. A Kill ends ``endpoint`` and starts it again.
+    Return the rows of every sink that keeps rows: memory, Parquet, Delta, Iceberg. A Kill ends ``endpoint`` and starts
+    it again.
     """
     from headwater.app.local import LocalRun
     from headwater.disk.settings import ChannelSettings, UnitSettings
@@ -116,21 +117,20 @@ def run_to_end(
                 endpoint.restart()
                 deployment = begin()
         deployment.drain()
-        return {s.id: _sink_table(deployment, s) for s in plan.dataflow.sinks}
+        return {s.id: _sink_table(deployment, s, plan.dataflow) for s in plan.dataflow.sinks}
     finally:
         deployment.stop()
 
 
-def _sink_table(deployment: Any, sink: Any) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _sink_table(deployment: Any, sink: Any, flow: Dataflow) -> pa.Table:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from headwater.query.sparktypes import spark_schema
+    from headwater.testing.readback import rows_in
 
     if isinstance(sink, MemorySink):
         return deployment.sink_rows(sink.id)
-    if isinstance(sink, FileSink) and sink.format == "parquet":
-        files = sorted(Path(sink.path.split("{")[0]).rglob("*.parquet"))
-        return pa.concat_tables([pq.read_table(f) for f in files if ".headwater" not in f.parts])
-    raise NotEquivalent(f"sink '{sink.id}' cannot be read back", hint="use write.memory(...) or write.parquet(...)")
+    return rows_in(sink, to_arrow_schema(spark_schema(flow.types[sink.id].schema.columns), timezone="UTC"))
 
 
 def check_equivalent(

@@ -50,3 +50,9 @@ def test_models_guide_runs(tmp_path: Path) -> None:
 def test_guide_of_ways_down_runs(tmp_path: Path) -> None:
     """Judge readings at two edges by a model that the cloud fits."""
     pages.run([pages.DOCS / "guides" / "send-down.md"], tmp_path, having=("spark",))
+
+
+def test_tables_guide_runs(tmp_path: Path) -> None:
+    """Write a Delta table and files by column, and read the table in another dataflow."""
+    pytest.importorskip("deltalake")
+    pages.run([pages.DOCS / "guides" / "tables.md"], tmp_path, having=("spark",))

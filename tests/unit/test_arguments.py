@@ -85,7 +85,7 @@ GOOD: dict[str, Any] = {
     "initial": 0, "step": lambda state, row: state, "keep": lambda state, row: True, "per": "machine",
     "maker": hw.complete("v > 1"), "until": "v > 1", "text": "SELECT machine, ts, v FROM readings",
     "existing": "v", "new": "value", "names": {"v": "value"}, "columns": {"twice": "v * 2"},
-    "pattern": "a b", "measures": {"n": "count(*)"},
+    "pattern": "a b", "measures": {"n": "count(*)"}, "catalog": "sqlite:////d/c.db", "warehouse": "/d/warehouse",
 }  # fmt: skip
 """A good value of each required argument, by its name."""
 MODEL = tempfile.NamedTemporaryFile(suffix=".onnx")  # noqa: SIM115 - it is there while the tests run
@@ -98,6 +98,8 @@ ALSO: dict[str, dict[str, Any]] = {
     "stream.with_watermark": {"column": "ts"},
     "stream.withColumn": {"column": "v * 2"},
     "write.for_each_batch": {"function": fold},
+    "read.iceberg": {"table": "plant.readings"},
+    "write.iceberg": {"table": "plant.readings"},
 }
 INTERNAL = {"new_id", "add_sink", "replace_sink", "add_name"}  # between the classes of the API
 ARGUMENTS = [

@@ -269,10 +269,11 @@ WRONG: list[tuple[str, str]] = [
     ("spark.table('nosuch')", "tables of a catalog"),
     ("spark.conf.set('spark.sql.session.timeZone', 'CET')", "UTC"),
     ("df.writeStream.format('parquet').outputMode('update').start('out')", "leave it out"),
-    ("df.writeStream.format('parquet').partitionBy('v').start('out')", ".where("),
+    ("df.writeStream.format('memory').partitionBy('v').queryName('m').start()", "leave .partitionBy out"),
     ("df.writeStream.format('csv').start('out')", "header"),
     ("df.writeStream.format('parquet').start()", "start("),
-    ("df.writeStream.format('delta').start('out')", "csv, json, parquet"),
+    ("df.writeStream.format('delta').start()", "start("),
+    ("df.writeStream.format('iceberg').start('out')", "csv, json, parquet"),
     ("df.writeStream.format('parquet').option('compression', 'zstd').start('out')", "leave them out"),
     ("df.writeStream.toTable('t')", 'start("out")'),
 ]
@@ -415,6 +416,19 @@ def test_a_job_in_a_file_is_a_dataflow(tmp_path: Path, monkeypatch: pytest.Monke
     assert SparkSession.Builder.getOrCreate is before
 
 
+def test_tables_and_partitions_of_plain_pyspark(tmp_path: Path) -> None:
+    file = tmp_path / "job.py"
+    file.write_text(
+        "from pyspark.sql import SparkSession\nspark = SparkSession.builder.getOrCreate()\n"
+        f"df = spark.readStream.schema('{SCHEMA}').json('in')\n"
+        "df.writeStream.format('json').partitionBy('machine').start('files')\n"
+        "df.writeStream.format('delta').partitionBy('machine').start('table')\n"
+    )
+    files, table = loading.load_dataflow(str(file)).dataflow.sinks
+    assert (files.kind, files.config()["partition_by"]) == ("write_files", ("machine",))
+    assert table.config() | {"path": "table", "partition_by": ("machine",)} == table.config()
+
+
 def test_a_file_that_starts_no_query_is_none(tmp_path: Path) -> None:
     file = tmp_path / "job.py"
     file.write_text("from pyspark.sql import SparkSession\nspark = SparkSession.builder.getOrCreate()\n")
@@ -479,9 +493,9 @@ def test_a_declarative_pipeline_is_a_dataflow(tmp_path: Path) -> None:
     ("@dp.table\ndef a():\n    return spark.readStream.table('nosuch')\n", "the views are"),
     ("@dp.table\ndef a():\n    return 5\n", "return it"),
     ("@dp.append_flow(target='nosuch')\ndef a():\n    return READINGS\n", "create_streaming_table"),
-    ("@dp.table(partition_cols=['v'])\ndef a():\n    return READINGS\n", "leave them out"),
+    ("@dp.table(cluster_by=['v'])\ndef a():\n    return READINGS\n", "leave them out"),
     ("@dp.table(schema='v int')\ndef a():\n    return READINGS.select('v')\n", "correct the query"),
-    ("@dp.table(format='delta')\ndef a():\n    return READINGS\n", "csv, json, parquet"),
+    ("@dp.table(format='orc')\ndef a():\n    return READINGS\n", "csv, json, parquet"),
     ("@dp.table\ndef a():\n    return READINGS\n@dp.table\ndef a():\n    return READINGS\n", "a name of its own"),
     ("dp.create_streaming_table('t')\n", "append_flow"),
     ("dp.create_streaming_table('t')\ndp.create_auto_cdc_flow('t', 's', ['k'], 'n')\n", "append the changes"),

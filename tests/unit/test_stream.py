@@ -126,6 +126,8 @@ SOURCES: list[tuple[Callable[[DataflowBuilder], Stream], str]] = [
     (lambda f: f.read.sensors(seed=3, machines=2, rows=10, rows_per_second=0),
      "machine string, ts timestamp, temperature double, label boolean, seq bigint"),
     (lambda f: f.read.mqtt("broker:1883", "a/{location}/#", "a int", qos=2, tls=True), "a int"),
+    (lambda f: f.read.delta("/d/{location}", "a int", version=3, location_as="l"), "a int, l string"),
+    (lambda f: f.read.iceberg("n.t", "a int", catalog="sqlite:////d/c.db", warehouse="/d", snapshot=5), "a int"),
 ]  # fmt: skip
 SINKS: list[Callable[[Stream], Any]] = [
     lambda s: s.write.files("/o", format="csv"),
@@ -136,6 +138,10 @@ SINKS: list[Callable[[Stream], Any]] = [
     lambda s: s.write.memory("rows"),
     lambda s: s.write.for_each_batch(lambda table, number: None),
     lambda s: s.write.kafka("b:9092", "t", key="k", value="k", acks="all", linger_ms="5"),
+    lambda s: s.write.parquet("/o", partition_by=["k"]),
+    lambda s: s.write.delta("/o/{zone}", partition_by="k", compact_after=0),
+    lambda s: s.write.iceberg("n.t", catalog="postgresql://h/d?sslmode=require", warehouse="/w", password_env="P"),
+    lambda s: s.write.postgres("postgresql://h:5433/d", "p.t", keys="k"),
     lambda s: s.write.jdbc("jdbc:x:y", "t", user_env="U", password_env="P", fetchsize="5"),
 ]
 
@@ -164,7 +170,7 @@ def test_every_kind_is_reached_here() -> None:
     kinds = {make().operator.kind for _, make, _ in STREAMS}
     f = hw.flow("f")
     kinds |= {make(f).operator.kind for make, _ in SOURCES}
-    rows = f.read.json("/d", "k string")
+    rows = f.read.json("/d", "k string, v int")
     kinds |= {write(rows).stream.operator.kind for write in SINKS}
     assert kinds | {"select"} == set(graph.KINDS)
     assert functions.AGGREGATES

@@ -1,0 +1,60 @@
+"""Read back what sinks hold: directories of Parquet files, partitioned or not, and tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from headwater.dataflow.partitions import NULL_NAME
+from headwater.dataflow.sinks import FileSink
+from headwater.dataflow.tablesinks import DeltaSink, IcebergSink
+from headwater.testing.compare import NotEquivalent
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def rows_in(sink: Any, schema: pa.Schema) -> pa.Table:
+    """Return the rows of a sink, with the columns of a schema; raise NotEquivalent for a sink that keeps none."""
+    import pyarrow as pa
+
+    match sink:
+        case FileSink(format="parquet"):
+            root = Path(sink.path.split("{")[0])
+            files = sorted(f for f in root.rglob("*.parquet") if ".headwater" not in f.parts)
+            tables = [_file(f, root, schema) for f in files]
+        case DeltaSink():
+            from deltalake import DeltaTable
+
+            logs = Path(sink.path.split("{")[0]).rglob("_delta_log")
+            tables = [DeltaTable(str(log.parent)).to_pyarrow_table() for log in sorted(logs)]
+        case IcebergSink():
+            from headwater.connectors.icebergtable import IcebergAddress, existing, opened
+
+            address = IcebergAddress.of(sink)
+            with opened(address) as catalog:
+                table = existing(catalog, address)
+                tables = [] if table is None else [table.scan().to_arrow()]
+        case _:
+            raise NotEquivalent(
+                f"sink '{sink.id}' cannot be read back",
+                hint="use write.memory(...), write.parquet(...), write.delta(...) or write.iceberg(...)",
+            )
+    return pa.concat_tables([t.select(schema.names).cast(schema) for t in tables] or [schema.empty_table()])
+
+
+def _file(file: Path, root: Path, schema: pa.Schema) -> pa.Table:
+    """Read a file, with the columns that are names of directories."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.ParquetFile(file).read()
+    for part in file.relative_to(root).parts[:-1]:
+        escaped, mark, text = part.partition("=")
+        name = unquote(escaped)
+        if mark and name in schema.names:
+            value = None if text == NULL_NAME else unquote(text)
+            column = pa.array([value] * table.num_rows, pa.string()).cast(schema.field(name).type)
+            table = table.append_column(name, column)
+    return table
