@@ -21,10 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headwater.adapt.model import waits_for_time
-from headwater.channels.channelspec import channel_spec, lineage_of
-from headwater.channels.open import LOG_KINDS
-from headwater.connectors import tablewriters
-from headwater.connectors.kafkawriter import sink_writer_id
+from headwater.channels.channelspec import lineage_of
 from headwater.connectors.marks import CORRUPT
 from headwater.connectors.sources import (
     can_be_malformed,
@@ -38,12 +35,11 @@ from headwater.connectors.writers import DEAD_LETTERS
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sources, stateful
 from headwater.dataflow.lookup import Lookup
-from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, MqttSink, Sink
-from headwater.dataflow.tablesinks import TableSink
+from headwater.dataflow.sinks import JdbcSink, Sink
 from headwater.dataflow.types import StreamType
-from headwater.disk.checkpoint import AGAIN, checkpoint_number
-from headwater.disk.layout import Layout, sink_directory, writer_name
-from headwater.plan.content import holds_back, source_locations, visited
+from headwater.disk.checkpoint import AGAIN
+from headwater.disk.layout import Layout
+from headwater.plan.content import source_locations, visited
 from headwater.plan.onepass import one_pass, steps
 from headwater.plan.spec import UnitSpec
 from headwater.query import compile
@@ -53,6 +49,7 @@ from headwater.query.fanout import tagged
 from headwater.query.ingest import Inputs
 from headwater.query.late import late_of, rows_by_close
 from headwater.query.latency import LatencyTracking
+from headwater.query.sinkwriters import described
 from headwater.query.writer import TAG, tag_column
 from headwater.sql.lexer import quote_string, quoted
 
@@ -535,9 +532,6 @@ class UnitCompiler:
     def _needs_state(self) -> bool:
         return any(self._flow[i].stateful for i in self._unit.operators)
 
-    def _direct_time(self) -> bool:
-        return self._spec.direct_time
-
     def _dead(self, source: sources.Source, location: str, raw: DataFrame) -> DataFrame:
         tag = len(self._unit.outputs)
         every = every_field_parsed(source.schema())
@@ -547,66 +541,7 @@ class UnitCompiler:
 
     def _sink_writer(self, tag: int, id_: str) -> dict[str, Any]:
         """Describe the sink writer of an output."""
-        operator, stored = self._flow[id_], self._spec.tags[id_]
-        lineage = lineage_of(self._layout.checkpoint(self._unit))
-        if isinstance(operator, FileSink):
-            path = sink_directory(operator.path, self._unit)
-            named = {
-                "path": path,
-                "name": writer_name(stored, self._unit),
-                "lineage": lineage,
-            }
-            partitions = operator.partitions(self._flow.types[operator.inputs[0]])
-            return {"tag": tag, "kind": "files", "format": operator.format, "partition_by": partitions, **named}
-        scratch = str(self._layout.sink(id_, stored, self._unit))
-        if isinstance(operator, CallbackSink):
-            called = {"function": operator.function.pickled, "as_dataframe": bool(operator.as_dataframe)}
-            return {"tag": tag, "kind": "callback", **called, "operator": id_, "path": scratch}
-        if isinstance(operator, KafkaSink):
-            number = checkpoint_number(str(self._layout.checkpoint(self._unit)), where=operator.where)
-            servers = {"bootstrap.servers": operator.bootstrap_servers}
-            return {
-                "tag": tag,
-                "kind": "kafka",
-                "path": scratch,
-                "operator": id_,
-                "topic": operator.topic,
-                "settings": {**dict(operator.options), **servers},
-                "id": sink_writer_id(number, stored),
-                "delivery": operator.delivery,
-                "user_env": operator.user_env,
-                "password_env": operator.password_env,
-            }
-        if isinstance(operator, MqttSink):
-            return {
-                "tag": tag,
-                "kind": "mqtt",
-                "path": scratch,
-                "operator": id_,
-                "lineage": lineage,
-                **{k: v for k, v in operator.config().items() if v is not None},
-                "topic": None if operator.topic is None else operator.topic.replace("{zone}", self._unit.zone),
-            }
-        fsync = self._channel.get("fsync", True)
-        if isinstance(operator, TableSink):
-            type_, at = self._flow.types[operator.inputs[0]], self._layout.checkpoint(self._unit)
-            table = tablewriters.described(operator, type_, self._unit, stored, at)
-            return {"tag": tag, "path": scratch, "fsync": fsync, **table}
-        if isinstance(operator, Sink):
-            return {"tag": tag, "kind": "filelog", "path": scratch, "fsync": fsync, "lineage": lineage}
-        channel = next(c for c in self._spec.outputs if c.operator == id_)
-        described = channel_spec(self._spec, channel, self._layout)
-        kind = LOG_KINDS[described["kind"]].sink_writer
-        sink_writer = {"tag": tag, **described, **self._channel, "kind": kind, "lineage": lineage}
-        if channel.links:
-            sink_writer["compression"] = "zstd"  # as fast as lz4 here, and smaller on the link
-        if channel.event_time is not None:
-            if self._direct_time():
-                sink_writer |= {"event_time": channel.event_time.column, "delay": channel.event_time.delay}
-            else:
-                sink_writer["offsets"] = str(self._layout.checkpoint(self._unit) / "offsets")
-                sink_writer["delay"] = holds_back(self._flow, self._unit, id_)
-        return sink_writer
+        return {"tag": tag, **described(self._spec, id_, self._layout, self._channel)}
 
 
 def tracking_of(spec: UnitSpec, layout: Layout) -> LatencyTracking:

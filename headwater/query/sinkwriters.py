@@ -1,0 +1,79 @@
+"""Descriptions of sink writers: where a unit's outputs go, as settings that its Spark opens them with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headwater.channels.channelspec import channel_spec, lineage_of
+from headwater.channels.open import LOG_KINDS
+from headwater.connectors import tablewriters
+from headwater.connectors.kafkawriter import sink_writer_id
+from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, MqttSink, Sink
+from headwater.dataflow.tablesinks import TableSink
+from headwater.disk.checkpoint import checkpoint_number
+from headwater.disk.layout import Layout, sink_directory, writer_name
+from headwater.plan.content import holds_back
+from headwater.plan.spec import UnitSpec
+
+
+def described(spec: UnitSpec, output: str, layout: Layout, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe the sink writer of a unit's output: a sink, or a channel, for which ``settings`` are.
+
+    Raises DeploymentError where the number of the unit's checkpoint is damaged.
+    """
+    flow, unit = spec.flow, spec.unit
+    operator, stored, checkpoint = flow[output], spec.tags[output], layout.checkpoint(unit)
+    lineage, fsync = lineage_of(checkpoint), settings.get("fsync", True)
+    scratch = str(layout.sink(output, stored, unit))
+    match operator:
+        case FileSink():
+            return {
+                "kind": "files",
+                "format": operator.format,
+                "partition_by": operator.partitions(flow.types[operator.inputs[0]]),
+                "path": sink_directory(operator.path, unit),
+                "name": writer_name(stored, unit),
+                "lineage": lineage,
+            }
+        case CallbackSink():
+            called = {"function": operator.function.pickled, "as_dataframe": bool(operator.as_dataframe)}
+            return {"kind": "callback", **called, "operator": output, "path": scratch}
+        case KafkaSink():
+            number = checkpoint_number(str(checkpoint), where=operator.where)
+            return {
+                "kind": "kafka",
+                "path": scratch,
+                "operator": output,
+                "topic": operator.topic,
+                "settings": {**dict(operator.options), "bootstrap.servers": operator.bootstrap_servers},
+                "id": sink_writer_id(number, stored),
+                "delivery": operator.delivery,
+                "user_env": operator.user_env,
+                "password_env": operator.password_env,
+            }
+        case MqttSink():
+            return {
+                "kind": "mqtt",
+                "path": scratch,
+                "operator": output,
+                "lineage": lineage,
+                **operator.config(),
+                "topic": None if operator.topic is None else operator.topic.replace("{zone}", unit.zone),
+            }
+        case TableSink():
+            table = tablewriters.described(operator, flow.types[operator.inputs[0]], unit, stored, checkpoint)
+            return {"path": scratch, "fsync": fsync, **table}
+        case Sink():
+            return {"kind": "filelog", "path": scratch, "fsync": fsync, "lineage": lineage}
+    channel = next(c for c in spec.outputs if c.operator == output)
+    log = channel_spec(spec, channel, layout)
+    sink_writer = {**log, **settings, "kind": LOG_KINDS[log["kind"]].sink_writer, "lineage": lineage}
+    if channel.links:
+        sink_writer["compression"] = "zstd"  # as fast as lz4 here, and smaller on the link
+    if channel.event_time is not None:
+        if spec.direct_time:
+            sink_writer |= {"event_time": channel.event_time.column, "delay": channel.event_time.delay}
+        else:
+            sink_writer |= {"offsets": str(checkpoint / "offsets"), "delay": holds_back(flow, unit, output)}
+    return sink_writer
