@@ -132,7 +132,6 @@ BUILDER = (
         "createDataFrame": 'read.json("in/{location}", "id int, ts timestamp")',
         "emptyDataFrame": 'read.json("in/{location}", "id int, ts timestamp")',
         "range": "read.rate(rows_per_second=10)",
-        "table": 'read.parquet("in/{location}", "id int, ts timestamp")',
     }
 )
 """For names of a SparkSession."""

@@ -268,7 +268,7 @@ class ToLocations(Operator):
         if found.type.text != "string":
             raise self.error(
                 f"by='{column}' is {found.type.text}: it must hold the names of locations",
-                "make it a string: with_column('place', 'CAST(... AS STRING)')",
+                "make it a string: with_columns(place='CAST(... AS STRING)')",
             )
         return StreamType(source.schema, source.event_time, frozenset((found.name,)))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
+from headwater.core.errors import DataflowError
 from headwater.core.text import cut
 from headwater.dataflow import habits
 from headwater.dataflow.lookup import ReferenceTable
@@ -24,6 +25,15 @@ class TableReader(habits.NameGuard):
 
     dataflow: str
     """The dataflow's name, for messages."""
+
+    def __call__(self, name: str) -> NoReturn:
+        """Refuse PySpark's ``spark.table("t")`` with the line to write."""
+        raise DataflowError(
+            f"there is no catalog with a table '{cut(str(name), 200)}'",
+            where=f"table of dataflow '{self.dataflow}'",
+            hint='write f.read.parquet("in/{location}", "id int, ts timestamp") for a stream, or '
+            'f.table.parquet("machines.parquet", "machine string, most double") for rows to join with',
+        )
 
     def csv(
         self, path: Place, schema: SchemaOf, *, refresh: Duration | None = None, **options: Option

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from headwater.core.errors import HeadwaterError, PlacementError, suggestion
 from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.operators import ToLocations
 from headwater.dataflow.sources import Source
 from headwater.plan.build import build, in_layers
 from headwater.plan.deployment import Deployment, Edge, HostNames
@@ -139,7 +140,8 @@ def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer
     upwards = height(layer) > height(layers[operator])
 
     def goes_up(parent: str, id_: str) -> bool:
-        return height(layers[parent]) <= height(layers[id_])
+        # What gives rows to locations may go below its input, which is to see all rows.
+        return height(layers[parent]) <= height(layers[id_]) and (upwards or not isinstance(flow[id_], ToLocations))
 
     along = {operator} | (_after(flow, operator, goes_up) if upwards else _before(flow, operator, goes_up))
     moved = [

@@ -70,7 +70,7 @@ def groups_of(dataflow: Dataflow, continuum: Continuum, placement: Placement) ->
     if not problems:
         problems = _replication_problems(dataflow, groups)
         problems += _whole_input_problems(dataflow, groups)
-        problems += _parted(dataflow, groups)
+        problems += _parted(dataflow, continuum, groups)
     if problems:
         raise ErrorList(problems)
     return groups
@@ -272,12 +272,12 @@ def _replication_problems(dataflow: Dataflow, groups: NodeGroups) -> list[Headwa
     return problems
 
 
-def _parted(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterError]:
-    """Refuse to separate locations whose rows were merged before, and do not name them."""
+def _parted(dataflow: Dataflow, continuum: Continuum, groups: NodeGroups) -> list[HeadwaterError]:
+    """Refuse to separate locations whose rows were merged before, except on a way down by rows that name them."""
     problems: list[HeadwaterError] = []
     for id_ in dataflow.order:
         for parent in dict.fromkeys(dataflow[id_].inputs):
-            if divides(dataflow, id_, parent):
+            if isinstance(dataflow[id_], ToLocations):
                 continue
             together: dict[NodeGroup, list[str]] = {}
             for location, group in groups[parent].items():
@@ -286,15 +286,15 @@ def _parted(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterError]:
                 apart: dict[NodeGroup, list[str]] = {}
                 for location in locations:
                     apart.setdefault(groups[id_][location], []).append(location)
-                if len(apart) > 1:
+                down = any(continuum.layer_index(g.layer) < continuum.layer_index(group.layer) for g in apart)
+                if len(apart) > 1 and not (down and divides(dataflow, id_, parent)):
                     ways = [f"{g} ({', '.join(own)})" for g, own in apart.items()]
                     problems.append(
                         PlacementError(
                             f"would run in {' and '.join(ways)}, but its input '{parent}' has the "
                             f"rows of {', '.join(locations)} merged in {_named(group)}",
                             where=dataflow[id_].where,
-                            hint=f"put '{id_}' in one layer for {', '.join(locations)}, or read the source with "
-                            "location_as='location'",
+                            hint=f"put '{id_}' in one layer for {', '.join(locations)}",
                         )
                     )
     return problems

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from headwater.core.errors import DataflowError
-from headwater.core.text import shown_value
+from headwater.core.text import cut, shown_value
 from headwater.sql import literals
 from headwater.sql.lexer import Token
 from headwater.sql.parser import ExpressionReader, parse
@@ -437,7 +437,7 @@ class _StatementReader(ExpressionReader):
         return StatementError(what, where=place_in(self._text, token.at), hint=hint)
 
     def _unexpected(self, token: Token, wanted: str, hint: str | None = None) -> DataflowError:
-        return self._error(token, f"expected {wanted}, found {token.shown}", hint or self.hint)
+        return self._error(token, f"expected {wanted}, found {cut(token.shown, 200)}", hint or self.hint)
 
     def _query(self, token: Token) -> DataflowError:
         return self._error(

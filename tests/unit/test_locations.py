@@ -177,9 +177,12 @@ def test_rows_that_came_together_are_not_parted() -> None:
     assert "put 'count' in one layer for L1, L2" in text
 
 
-def test_data_moves_up_at_each_location() -> None:
-    text = reasons(line(), {"L3": up("fold")})
-    assert "'count'" in text and "runs in layer edge at L3, below its input 'fold' in layer cloud" in text
+def test_data_goes_down_where_rows_name_their_location() -> None:
+    plan = deployed(line(), {"L3": up("fold")})
+    (fold,) = [c for c in plan.channels if c.operator == "fold" and c.zone == "C1"]
+    ((reader, links),) = fold.routes.items()
+    assert plan.unit(reader).locations == ("L3",) and links
+    assert fold.located == {}, "the channel has no other rows"
 
 
 def test_keys_have_to_tell_the_location_where_there_are_several_zones() -> None:
