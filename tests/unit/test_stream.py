@@ -67,7 +67,7 @@ STREAMS: list[tuple[str, Callable[[], Stream], str]] = [
     ("union", lambda: (s := read().select("id", "k")).union(s.select("k", "id"), s), "id bigint, k string"),
     ("to_layer by", lambda: read().select("id", "k").to_layer("edge", by="K"), "id bigint, k string"),
     ("to_layer as", lambda: read().select("id").to_layer("edge", location_as="l"), "id bigint, l string"),
-    ("lookup", lambda: (s := read().select("id", "k")).join(s.builder.table.json("/t", "k string, n int"), "k"),
+    ("lookup", lambda: read().select("id", "k").join(hw.flow("t").table.json("/t", "k string, n int"), "k"),
      "id bigint, k string, n int"),
     ("map_batches", lambda: read().map_batches(lambda batches: batches, "a int"), "a int"),
     ("transform", lambda: read().transform(lambda df: df, "a int, b map<string,int>"),
