@@ -10,6 +10,7 @@ from pathlib import Path
 from headwater.connectors.permitted import AgentPermissions, check_unit, own_paths
 from headwater.control.store import Store
 from headwater.core.errors import DeploymentError, ErrorList, HeadwaterError
+from headwater.dataflow.customs import CustomSource
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.sinks import FileSink
 from headwater.dataflow.sources import FileSource, SensorSource, Source
@@ -61,6 +62,8 @@ def refuse_endless(plan: DeploymentPlan) -> None:
 
 
 def _ends(source: Source) -> bool:
+    if isinstance(source, CustomSource):
+        return source.bounded
     return isinstance(source, FileSource | KafkaSource | DeltaSource | IcebergSource) or (
         isinstance(source, SensorSource) and source.rows is not None
     )

@@ -9,12 +9,14 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from headwater.connectors.customs import custom_frame
 from headwater.connectors.globs import MARK, is_glob, literal
 from headwater.connectors.icebergtable import IcebergAddress
 from headwater.connectors.kafkasource import kafka_frame
 from headwater.connectors.marks import CORRUPT, ORIGIN, REASON
 from headwater.connectors.sparksql import column_of, expression, items
 from headwater.core.errors import RuntimeFailure
+from headwater.dataflow.customs import CustomSource
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource, Source
 from headwater.dataflow.tablesources import DeltaSource, IcebergSource
@@ -76,6 +78,8 @@ def source_frame(
             frame = _iceberg(spark, source, name)
         case MqttSource():
             frame = _mqtt(spark, source, name, spool, synced)
+        case CustomSource():
+            frame = custom_frame(spark, source, location, name)
         case KafkaSource():
             frame = kafka_frame(spark, source, location, name=name, limit=limit)
         case _:

@@ -231,6 +231,12 @@ def _postgres(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
     return PostgresSinkWriter(spec, epoch)
 
 
+def _custom(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
+    from headwater.connectors.customs import CustomSinkWriter
+
+    return CustomSinkWriter(spec)
+
+
 SINK_WRITERS: Mapping[str, Callable[[Mapping[str, Any], int], SinkWriter]] = {
     **{kind.sink_writer: ChannelWriter for kind in LOG_KINDS.values()},
     "files": _files,
@@ -241,6 +247,7 @@ SINK_WRITERS: Mapping[str, Callable[[Mapping[str, Any], int], SinkWriter]] = {
     "iceberg": _iceberg,
     "postgres": _postgres,
     "callback": _callback,
+    "custom": _custom,
 }
 """All kinds of sink writers by name: each makes the sink writer of a description and an epoch."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from headwater.core.errors import DataflowError
@@ -13,7 +14,9 @@ from headwater.dataflow import habits, sources, tablesources
 from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import checked
 from headwater.dataflow.avroschema import columns_of_avro
+from headwater.dataflow.customs import CustomReader, DataSources, provider_of
 from headwater.dataflow.deltaschema import delta_schema
+from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.hoist import hoist_watermarks
 from headwater.dataflow.kafkatopic import RAW, KafkaFormat, KafkaSource, SchemaDocument, StartOf, read_descriptor
@@ -70,6 +73,16 @@ class DataflowBuilder(habits.NameGuard):
         return Reader(self)
 
     readStream = read
+
+    @cached_property
+    def dataSource(self) -> DataSources:
+        """Python data sources by name, as ``spark.dataSource``."""
+        return DataSources(self.name)
+
+    @property
+    def data_sources(self) -> Mapping[str, PythonFunction]:
+        """The classes of Python data sources that are known by name."""
+        return self.dataSource.known
 
     @property
     def table(self) -> TableReader:
@@ -342,6 +355,15 @@ class Reader(habits.NameGuard):
             password_env=password_env,
             options=tuple(sorted((option_name(k), _option_text(v)) for k, v in options.items())),
         )
+
+    def format(self, source: Any) -> CustomReader[Stream]:
+        """Read a Python data source: its class, or the name of one that ``f.dataSource`` knows.
+
+        ``f.read.format(MySource).option("url", "...").load()``, as in PySpark.
+        """
+        where = f"read.format of dataflow '{self.builder.name}'"
+        provider = provider_of(source, self.builder.data_sources, where=where)
+        return CustomReader(self._source, provider, where)
 
     def delta(
         self,

@@ -20,6 +20,7 @@ from headwater.core.requirement import Requirement
 from headwater.core.rules import FileName, Refused
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, sources, stateful, tablesinks, tablesources
+from headwater.dataflow.customs import CustomSink, CustomSource
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.settings import MOST_LOCATIONS, MOST_OPERATORS
@@ -36,12 +37,13 @@ KINDS: Mapping[str, type[ops.Operator]] = {
     c.kind: c
     for c in (
         sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource, KafkaSource,
-        tablesources.DeltaSource, tablesources.IcebergSource,
+        tablesources.DeltaSource, tablesources.IcebergSource, CustomSource,
         ops.Where, ops.Select, ops.Explode, ops.Union, ops.ToLocations, Lookup,
         ops.MapBatches, ops.Transform, ops.Watermark,
         stateful.Aggregate, stateful.Dedup, stateful.Join, stateful.CountWindow, stateful.Scan,
         sinks.FileSink, sinks.ConsoleSink, sinks.MemorySink, sinks.CallbackSink, sinks.KafkaSink,
         sinks.MqttSink, sinks.JdbcSink, tablesinks.DeltaSink, tablesinks.IcebergSink, tablesinks.PostgresSink,
+        CustomSink,
     )
 }  # fmt: skip
 

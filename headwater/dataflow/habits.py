@@ -77,7 +77,6 @@ _OPTIONS = 'csv("in/{location}", "id int, ts timestamp", header="true")'
 _FILES = 'nothing: the formats are csv, json and parquet, read.files("in", "id int", format="json")'
 READER = {
     "changes": _FILES,
-    "format": _READ,
     "jdbc": _FILES,
     "load": _READ,
     "name": "nothing: name the stream, .named(...)",
@@ -95,7 +94,6 @@ _TABLE = 'delta("out/table")'
 WRITER = {
     "bucketBy": "nothing: leave it out; each unit writes files of its own",
     "clusterBy": "nothing: leave it out; each unit writes files of its own",
-    "format": _WRITE,
     "insertInto": _WRITE,
     "mode": "nothing: sinks append",
     "option": 'kafka("broker:9092", "topic", compression_type="zstd")',
@@ -117,7 +115,7 @@ WRITER = {
 }
 """For names of PySpark's DataStreamWriter and DataFrameWriter."""
 _SESSION = """
-    Builder active addTag builder catalog clearProgressHandlers clearTags client dataSource getActiveSession getTags
+    Builder active addTag builder catalog clearProgressHandlers clearTags client getActiveSession getTags
     interruptAll interruptOperation interruptTag newSession profile registerProgressHandler removeProgressHandler
     removeTag sparkContext stop streams tvf version
 """

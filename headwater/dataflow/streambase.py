@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self, TypeVar
@@ -41,6 +41,10 @@ class Registry(Protocol):
     """Methods of the dataflow that a stream needs."""
 
     name: str
+
+    @property
+    def data_sources(self) -> Mapping[str, PythonFunction]:
+        """The classes of Python data sources that are known by name."""
 
     def new_id(self, kind: str) -> str:
         """Return the next free name for an operator of ``kind``."""

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal
 from headwater.core.errors import DataflowError
 from headwater.dataflow import habits, sinks, tablesinks
 from headwater.dataflow.arguments import ArgumentGuard
+from headwater.dataflow.customs import CustomWriter, provider_of
 from headwater.dataflow.settings import (
     ColumnName,
     Columns,
@@ -139,6 +140,16 @@ class Writer(habits.NameGuard, Generic[S]):
             password_env=password_env,
             options=tuple(sorted((k.replace("_", "."), str(v)) for k, v in options.items())),
         )
+
+    def format(self, source: Any) -> CustomWriter[WrittenStream[S]]:
+        """Write to a Python data source: its class, or the name of one that ``f.dataSource`` knows.
+
+        ``s.write.format(MySink).option("url", "...").start()``, as in PySpark. Its ``streamWriter`` gets each batch
+        with its number; after a failure it may get a batch again.
+        """
+        where = self._place_of("format")
+        provider = provider_of(source, self.stream.builder.data_sources, where=where)
+        return CustomWriter(self._sink, provider, where)
 
     def mqtt(
         self,

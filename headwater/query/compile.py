@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headwater.connectors.sparksql import column_of, expression
+from headwater.connectors.sparktypes import MARK, WINDOW_MARK, spark_schema
 from headwater.core.errors import HeadwaterError, RuntimeFailure, UserCodeError
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
@@ -25,7 +26,6 @@ from headwater.dataflow.predictor import spark_predictor_of
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.types import StreamType
 from headwater.query import countwindow, scan, sparkmodels
-from headwater.query.sparktypes import MARK, WINDOW_MARK, spark_schema
 from headwater.sql.distinct import without_distinct
 from headwater.sql.lexer import quote_string, quoted
 from headwater.sql.schema import Schema

@@ -16,10 +16,10 @@ from pyspark.sql import types as t
 from headwater.connectors.marks import CORRUPT
 from headwater.connectors.sources import DEAD_LETTER, dead_letter_columns, every_field_parsed
 from headwater.connectors.sparksql import expression, items
+from headwater.connectors.sparktypes import spark_schema
 from headwater.dataflow.operators import Explode, MapBatches, Operator, Select, Where
 from headwater.dataflow.sources import Source
 from headwater.query.compile import guarded
-from headwater.query.sparktypes import spark_schema
 from headwater.sql.lexer import quoted
 from headwater.sql.printer import printed_text
 from headwater.sql.schema import Schema

@@ -20,12 +20,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from headwater.connectors.sparksql import column_of, expression
+from headwater.connectors.sparktypes import spark_schema
 from headwater.core.errors import UserCodeError
 from headwater.dataflow import stateful
 from headwater.dataflow.types import StreamType
 from headwater.query.packing import BITS, KEYS, NUMBERS, masks_of, pack, unpack
 from headwater.query.scan import ALL
-from headwater.query.sparktypes import spark_schema
 from headwater.sql.expressions import check
 from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import row_aggregates

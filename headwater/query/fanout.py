@@ -14,12 +14,12 @@ from pyspark.sql import functions as F
 
 from headwater.connectors.sources import DEAD_LETTER
 from headwater.connectors.sparksql import expression
+from headwater.connectors.sparktypes import MARK
 from headwater.dataflow.graph import Graph
 from headwater.dataflow.stateful import Scan, by_event_time
 from headwater.plan.onepass import OnePass, Pass, melted_along
 from headwater.query.corrupt import DEAD, GOOD
 from headwater.query.scan import FROM, KEY, KEYED, TIME, Scanning, key_text, keyed, together
-from headwater.query.sparktypes import MARK
 from headwater.query.writer import TAG, tag_column
 from headwater.sql.lexer import quote_string, quoted
 from headwater.sql.schema import Schema

@@ -25,12 +25,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from headwater.connectors.sparksql import column_of, expression
+from headwater.connectors.sparktypes import MARK, spark_schema
 from headwater.core.errors import UserCodeError
 from headwater.dataflow import stateful
 from headwater.dataflow.function import raised
 from headwater.dataflow.types import StreamType
 from headwater.plan.state import scan_tag
-from headwater.query.sparktypes import MARK, spark_schema
 from headwater.query.statetext import state_text, state_value
 from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import JSON_TIMES

@@ -9,6 +9,7 @@ from headwater.channels.channelspec import channel_spec, lineage_of
 from headwater.channels.open import LOG_KINDS
 from headwater.connectors import tablewriters
 from headwater.connectors.kafkawriter import sink_writer_id
+from headwater.dataflow.customs import CustomSink
 from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, MqttSink, Sink
 from headwater.dataflow.tablesinks import TableSink
 from headwater.disk.checkpoint import checkpoint_number
@@ -60,6 +61,15 @@ def described(spec: UnitSpec, output: str, layout: Layout, settings: Mapping[str
                 "lineage": lineage,
                 **operator.config(),
                 "topic": None if operator.topic is None else operator.topic.replace("{zone}", unit.zone),
+            }
+        case CustomSink():
+            return {
+                "kind": "custom",
+                "path": scratch,
+                "operator": output,
+                "provider": operator.provider.pickled,
+                "options": {k: v.replace("{zone}", unit.zone) for k, v in operator.options},
+                "schema": flow.types[operator.inputs[0]].schema.text,
             }
         case TableSink():
             table = tablewriters.described(operator, flow.types[operator.inputs[0]], unit, stored, checkpoint)

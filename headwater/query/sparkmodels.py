@@ -15,11 +15,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.connect.session import SparkSession as Session
 
 from headwater.connectors.sparksql import column_of
+from headwater.connectors.sparktypes import spark_type
 from headwater.core.errors import UserCodeError
 from headwater.dataflow.function import raised
 from headwater.dataflow.predictor import Predictor
 from headwater.dataflow.sparkmodel import SparkModel, Stage, model_of, unpack
-from headwater.query.sparktypes import spark_type
 from headwater.sql.schema import DataType
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from headwater.connectors.sources import can_be_malformed, source_frame, well_formed
 from headwater.connectors.sparksql import column_of
+from headwater.connectors.sparktypes import WINDOW_MARK
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.lookup import Lookup
@@ -30,7 +31,6 @@ from headwater.dataflow.sources import FileSource, Source
 from headwater.dataflow.stateful import WINDOW_TYPE
 from headwater.plan.profile import ASSUMED_CPU_S, OperatorProfile, Profile
 from headwater.query import compile
-from headwater.query.sparktypes import WINDOW_MARK
 from headwater.query.tables import rows_of_table
 
 if TYPE_CHECKING:

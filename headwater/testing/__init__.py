@@ -6,6 +6,7 @@ hold exactly the rows, as a multiset, that one Spark batch run over the same inp
 
 from headwater.testing.bounded import KILL, PAUSE, STOP, BoundedSource, Item, Kill, Pause, StopAfter
 from headwater.testing.compare import Difference, NotEquivalent, compare
+from headwater.testing.datasources import NotConformant, check_sink, check_source
 from headwater.testing.link import CutLink
 from headwater.testing.oracle import OracleOutcome, batch_result, check_equivalent, run_to_end
 from headwater.testing.zones import ZoneRun
@@ -19,6 +20,7 @@ __all__ = [
     "Difference",
     "Item",
     "Kill",
+    "NotConformant",
     "NotEquivalent",
     "OracleOutcome",
     "Pause",
@@ -26,6 +28,8 @@ __all__ = [
     "ZoneRun",
     "batch_result",
     "check_equivalent",
+    "check_sink",
+    "check_source",
     "compare",
     "run_to_end",
 ]

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwater.dataflow.customs import CustomSink
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.sinks import MemorySink
@@ -89,8 +90,8 @@ def run_to_end(
 ) -> dict[str, pa.Table]:
     """Run a plan to the end of its sources, with the failures in ``source``.
 
-    Return the rows of every sink that keeps rows: memory, Parquet, Delta, Iceberg. A Kill ends ``endpoint`` and starts
-    it again.
+    Return the rows of every sink that keeps rows: memory, Parquet, Delta, Iceberg; those of the user's own data sources
+    are left out. A Kill ends ``endpoint`` and starts it again.
     """
     from headwater.app.local import LocalRun
     from headwater.disk.settings import ChannelSettings, UnitSettings
@@ -117,7 +118,11 @@ def run_to_end(
                 endpoint.restart()
                 deployment = begin()
         deployment.drain()
-        return {s.id: _sink_table(deployment, s, plan.dataflow) for s in plan.dataflow.sinks}
+        return {
+            s.id: _sink_table(deployment, s, plan.dataflow)
+            for s in plan.dataflow.sinks
+            if not isinstance(s, CustomSink)
+        }
     finally:
         deployment.stop()
 
@@ -125,7 +130,7 @@ def run_to_end(
 def _sink_table(deployment: Any, sink: Any, flow: Dataflow) -> pa.Table:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from headwater.query.sparktypes import spark_schema
+    from headwater.connectors.sparktypes import spark_schema
     from headwater.testing.readback import rows_in
 
     if isinstance(sink, MemorySink):

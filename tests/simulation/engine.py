@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headwater.channels.channel_spark import ChannelReader, Members
+from headwater.connectors.sparktypes import spark_schema
 from headwater.core.errors import HeadwaterError
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sources, stateful
@@ -31,7 +32,6 @@ from headwater.disk.checkpoint import newest_batch
 from headwater.disk.layout import Layout
 from headwater.plan.state import kept_state
 from headwater.query.counting import Counting
-from headwater.query.sparktypes import spark_schema
 from headwater.query.unit import CompiledUnit, UnitCompiler, name_of_channels, names_of_source
 from headwater.query.writer import HeadwaterSink, SinkMessage
 from headwater.state.reshape import Reshaping

@@ -235,14 +235,14 @@ def test_drawn_values_of_every_argument(argument: tuple[str, str, str], value: A
 
 
 def test_every_argument_has_a_rule() -> None:
-    """Only the first state of a fold is taken as it is: its operator checks it."""
+    """The first state of a fold is taken as it is, and a data source: the operator, and the method, check them."""
     free = set()
     for owner, name, parameter in ARGUMENTS:
         function = inspect.unwrap(getattr(OWNERS[owner][0], name))
         assert hasattr(getattr(OWNERS[owner][0], name), "__wrapped__"), f"{owner}.{name} is not checked"
         if rule_of(get_type_hints(function, include_extras=True)[parameter]) == ANYTHING:
             free.add(parameter)
-    assert free == {"initial"}
+    assert free == {"initial", "source"}
 
 
 def test_bounds_are_documented_and_the_same_for_the_operator() -> None:

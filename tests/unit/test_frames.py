@@ -17,12 +17,12 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 import headwater as hw
 from headwater.app import loading
+from headwater.connectors.sparktypes import spark_type
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError, ErrorList
 from headwater.dataflow.operators import MapBatches, Select, Where
 from headwater.dataflow.sinks import CallbackSink
 from headwater.plan.build import build
-from headwater.query.sparktypes import spark_type
 from headwater.sql.schema import Schema
 
 SCHEMA = "machine string, ts timestamp, v double, tags array<string>"

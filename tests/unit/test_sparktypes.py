@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.query.sparktypes import spark_schema, spark_type
+from headwater.connectors.sparktypes import spark_schema, spark_type
 from headwater.sql.schema import DataType, Schema
 
 ATOMIC = "tinyint smallint int bigint float double string boolean binary date timestamp timestamp_ntz"

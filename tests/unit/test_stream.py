@@ -14,6 +14,7 @@ from headwater.dataflow import graph
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.stream import Stream
 from headwater.sql import functions
+from tests.conformance.custom_sources import Files, FilesSink
 
 SCHEMA = "id bigint, ts timestamp, k string, v double, tags array<string>, s struct<a:int,b:string>"
 COLUMNS = ["id", "ts", "k", "v", "tags", "s", "location"]
@@ -131,6 +132,8 @@ SOURCES: list[tuple[Callable[[DataflowBuilder], Stream], str]] = [
      "machine string, ts timestamp, temperature double, label boolean, seq bigint"),
     (lambda f: f.read.mqtt("broker:1883", "a/{location}/#", "a int", qos=2, tls=True), "a int"),
     (lambda f: f.read.kafka("b:9092", "t", "a int", key_as="k", starting={0: 7}), "a int, k string"),
+    (lambda f: f.read.format(Files).option("path", "/d/{location}").load(location_as="l"),
+     "n bigint, name string, l string"),
     (lambda f: f.read.delta("/d/{location}", "a int", version=3, location_as="l"), "a int, l string"),
     (lambda f: f.read.iceberg("n.t", "a int", catalog="sqlite:////d/c.db", warehouse="/d", snapshot=5), "a int"),
 ]  # fmt: skip
@@ -144,6 +147,7 @@ SINKS: list[Callable[[Stream], Any]] = [
     lambda s: s.write.for_each_batch(lambda table, number: None),
     lambda s: s.write.kafka("b:9092", "t", key="k", value="k", acks="all", linger_ms="5"),
     lambda s: s.write.mqtt("broker:1883", topic_from="k", qos=2, retain=True),
+    lambda s: s.write.format(FilesSink).options(path="/o/{zone}").start(),
     lambda s: s.write.parquet("/o", partition_by=["k"]),
     lambda s: s.write.delta("/o/{zone}", partition_by="k", compact_after=0),
     lambda s: s.write.iceberg("n.t", catalog="postgresql://h/d?sslmode=require", warehouse="/w", password_env="P"),
