@@ -101,6 +101,19 @@ def spark(endpoint: LocalEndpoint) -> SparkSession:
     return endpoint.session()
 
 
+def activate(session: Any) -> None:
+    """Make a session PySpark's active one in this thread."""
+    type(session)._active_session.session = session
+
+
+@pytest.fixture
+def active_session(endpoint: LocalEndpoint) -> SparkSession:
+    """Return the session of the tests' Spark as PySpark's active one, which that of another Spark may have been."""
+    session = endpoint.session()
+    activate(session)
+    return session
+
+
 @contextlib.contextmanager
 def running_broker(directory: Path, **options: Any) -> Iterator[LocalBroker]:
     """Run a real broker; skip where none can run, or fail where tests may not be skipped."""

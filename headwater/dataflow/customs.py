@@ -14,6 +14,7 @@ from headwater.dataflow.settings import ColumnName, Label, Option, Place, Schema
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.dataflow.streambase import S, schema_text
+from headwater.sql.lexer import quoted
 from headwater.sql.schema import Schema
 
 _BASE = ("pyspark.sql.datasource", "DataSource")
@@ -141,7 +142,7 @@ class CustomReader(habits.NameGuard, Generic[S]):
                 hint='give the columns: .schema("id bigint, v double")',
             ) from error
         if not isinstance(found, str):
-            found = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in found.fields)
+            found = ", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in found.fields)
         return schema_text(found, self.where)
 
     def _unknown(self, name: str) -> habits.UnknownName:

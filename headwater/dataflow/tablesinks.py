@@ -14,6 +14,7 @@ from headwater.dataflow.partitions import resolved_partitions
 from headwater.dataflow.settings import Place
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.types import StreamType
+from headwater.sql.lexer import quoted
 from headwater.sql.schema import ArrayType, AtomicType, DataType, DecimalType, MapType, Schema, StructType
 
 SmallFiles = Annotated[int, Whole(0, 1_000_000)]
@@ -55,7 +56,7 @@ class DeltaSink(TableSink):
             if _NOT_IN_DELTA.search(name):
                 raise self.error(
                     f"a Delta table takes no column '{name}': spaces and ,;{{}}()= are not allowed",
-                    f".select('`{name}` AS {_NOT_IN_DELTA.sub('_', name)}') renames it",
+                    f".select('{quoted(name)} AS {_NOT_IN_DELTA.sub('_', name)}') renames it",
                 )
         return inputs[0]
 

@@ -86,6 +86,7 @@ def test_messages_arrive_in_order_and_a_sent_batch_is_not_repeated(
     assert not list((tmp_path / "scratch").glob("*.arrow")), "segments are left"
 
 
+@redelivers
 def test_rows_may_name_their_topics(broker: Broker, topic: str, receiver: Receiver, tmp_path: Path) -> None:
     to = sink_writer(broker, tmp_path / "scratch", None)
     put(to, 0, {"value": ["a", "b"], "topic": [f"{topic}/L1", f"{topic}/L2"]})
@@ -142,3 +143,13 @@ def test_a_wrong_password_is_said(broker: Broker, topic: str, tmp_path: Path, mo
     with pytest.raises(HeadwaterError, match=r"(?i)not authori[sz]ed") as caught:
         put(sink_writer(broker, tmp_path / "scratch", f"{topic}/x"), 0, {"value": ["a"]})
     assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shared_broker", ["amqtt"], indirect=True)
+def test_a_broker_of_the_older_protocol_gets_messages_without_ids(
+    broker: Broker, topic: str, receiver: Receiver, tmp_path: Path
+) -> None:
+    put(sink_writer(broker, tmp_path / "scratch", f"{topic}/x"), 0, {"value": ["a"]})
+    until(lambda: len(receiver.got) == 1, "the message")
+    assert receiver.ids == []

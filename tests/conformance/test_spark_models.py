@@ -18,6 +18,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
 from headwater.plan import build
 from headwater.testing import BoundedSource, batch_result, check_equivalent
+from tests.conftest import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,6 +84,7 @@ def _clusters(frame: DataFrame) -> Any:
 @pytest.fixture(scope="module")
 def models(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Train models on Spark, and yield the directory in which they are saved."""
+    activate(spark)
     # PySpark deletes models from Spark's cache in the garbage collector, where the call may wait for ever.
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr("pyspark.ml.util.del_remote_cache", lambda ref: None)
@@ -114,7 +116,9 @@ def _by_id(rows: Any) -> dict[int, Any]:
     return {row["id"]: row["prediction"] for row in rows}
 
 
-def test_predictions_are_those_of_plain_spark(models: Path, endpoint: LocalEndpoint, tmp_path: Path) -> None:
+def test_predictions_are_those_of_plain_spark(
+    models: Path, active_session: SparkSession, endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
     """Each model, with the complete rows of the stream, as users would apply it in a batch."""
     from pyspark.ml import PipelineModel
     from pyspark.ml.feature import VectorAssembler

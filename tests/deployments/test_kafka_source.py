@@ -71,7 +71,9 @@ def malformed(made: list[Any]) -> list[str]:
 # ---------------------------------------------------------------- one place
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=[pytest.mark.long, pytest.mark.timeout(1500)])])
+@pytest.mark.parametrize(
+    "kills", [pytest.param(n, marks=[pytest.mark.long, pytest.mark.timeout(1500)]) for n in (1, 3)]
+)
 def test_equals_one_batch_run_through_kills(
     topics: LocalBroker, kafka_endpoint: LocalEndpoint, tmp_path: Path, kills: int
 ) -> None:

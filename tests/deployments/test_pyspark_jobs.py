@@ -264,7 +264,9 @@ def unnamed_sources(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(NAMED_SOURCES, "true")
 
 
-def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+def test_jobs_give_the_rows_of_plain_spark(
+    endpoint: LocalEndpoint, active_session: SparkSession, tmp_path: Path
+) -> None:
     """All jobs run in one deployment; a job of ``foreachBatch`` writes its files itself."""
     write_input(tmp_path / "in")
 
@@ -273,7 +275,7 @@ def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, tmp_path: Pa
             job(spark, path, f"{out}/{job.__name__}")
         batches_of_a_query(spark, path, f"{out}/batches_of_a_query", endpoint.port)
 
-    plain = endpoint.session()
+    plain = active_session
     with unnamed_sources(plain):
         jobs(plain, f"{tmp_path}/in/*", tmp_path / "plain")
     made = hw.from_pyspark(
@@ -285,10 +287,12 @@ def test_jobs_give_the_rows_of_plain_spark(endpoint: LocalEndpoint, tmp_path: Pa
         assert_equal(job.__name__, expected, found)
 
 
-def test_a_pipeline_gives_the_rows_of_plain_spark(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+def test_a_pipeline_gives_the_rows_of_plain_spark(
+    endpoint: LocalEndpoint, active_session: SparkSession, tmp_path: Path
+) -> None:
     """The file is loaded as ``spark-pipelines run`` loads it, and as ``headwater apply`` does."""
     write_input(tmp_path / "in")
-    plain = endpoint.session()
+    plain = active_session
     try:
         with unnamed_sources(plain):
             run_pipeline(plain, PIPELINE.format(path=f"{tmp_path}/in/*", out="unused"), tmp_path)

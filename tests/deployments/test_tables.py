@@ -254,6 +254,7 @@ class Filling:
             deltalake.DeltaTable(str(self.directory / place)).optimize.compact()
 
 
+@pytest.mark.long
 def test_a_delta_table_is_read_once_over_kills_and_a_move(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     filling, out = Filling(tmp_path / "tables", rows(60, seed=17)), tmp_path / "counts"
     runs = Runs(tmp_path / "run", endpoint)

@@ -425,8 +425,8 @@ def test_tables_and_partitions_of_plain_pyspark(tmp_path: Path) -> None:
         "df.writeStream.format('delta').partitionBy('machine').start('table')\n"
     )
     files, table = loading.load_dataflow(str(file)).dataflow.sinks
-    assert (files.kind, files.config()["partition_by"]) == ("write_files", ("machine",))
-    assert table.config() | {"path": "table", "partition_by": ("machine",)} == table.config()
+    assert (files.kind, files.config()["partition_by"]) == ("write_files", ["machine"])
+    assert table.config() | {"path": "table", "partition_by": ["machine"]} == table.config()
 
 
 def test_a_file_that_starts_no_query_is_none(tmp_path: Path) -> None:
