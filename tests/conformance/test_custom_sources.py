@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,20 @@ from tests.conformance.custom_sources import (
     Outside,
     stored,
 )
+from tests.conftest import start_endpoint
 from tests.deployments.flows import CONTINUUM, LOCATIONS
 
 TREE = Continuum.from_text(CONTINUUM)
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
+    """Yield a Spark of its own: the kit kills it, and other tests hold sessions of theirs."""
+    started = start_endpoint(tmp_path_factory.mktemp("custom-spark"), memory_mb=1024)
+    try:
+        yield started
+    finally:
+        started.stop()
 
 
 def test_a_source_that_keeps_its_promises_passes(endpoint: LocalEndpoint, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from headwater.query.latency import LatencyTracking, latency
 from headwater.query.unit import tracking_of
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
+from tests.faults import until
 
 PAUSE = 2.0  # seconds without a reader
 TICK = 0.01  # seconds by which file times may be off: Spark keeps milliseconds, kernels a coarse clock
@@ -94,6 +95,8 @@ def follow(run: Run) -> None:
     deployed.stop(spec_of(run.plan, run.cloud.id))
     came = run.feed(30)
     deployed.settle(spec_of(run.plan, run.edge.id))
+    # What a broker has is asked for at times.
+    until(lambda: run.seen(run.cloud).oldest_s is not None, "a row that waits")
     ages = []
     for _ in range(2):
         before = time.time()
