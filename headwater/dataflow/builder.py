@@ -38,6 +38,7 @@ from headwater.dataflow.settings import (
     SensorRate,
     Statement,
     ValuesOf,
+    option_text,
 )
 from headwater.dataflow.statements import translate
 from headwater.dataflow.stream import Stream
@@ -353,7 +354,7 @@ class Reader(habits.NameGuard):
             layer=layer,
             user_env=user_env,
             password_env=password_env,
-            options=tuple(sorted((option_name(k), _option_text(v)) for k, v in options.items())),
+            options=tuple(sorted((option_name(k), option_text(v)) for k, v in options.items())),
         )
 
     def format(self, source: Any) -> CustomReader[Stream]:
@@ -468,7 +469,3 @@ def _columns_of_topic(
     raise DataflowError(
         "no schema", where=where, hint='give the columns: read.kafka("broker:9092", "topic", "id bigint, ts timestamp")'
     )
-
-
-def _option_text(value: str | float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -10,7 +10,7 @@ from headwater.core.errors import DataflowError
 from headwater.core.text import cut, shown_value
 from headwater.dataflow import habits
 from headwater.dataflow.function import PythonFunction
-from headwater.dataflow.settings import ColumnName, Label, Option, Place, SchemaOf
+from headwater.dataflow.settings import ColumnName, Label, Option, Place, SchemaOf, option_text
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.dataflow.streambase import S, schema_text
@@ -93,10 +93,6 @@ class DataSources:
         self.known[str(source.name())] = provider
 
 
-def _text(value: str | float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 @dataclass(frozen=True)
 class CustomReader(habits.NameGuard, Generic[S]):
     """A data source that is being described, as PySpark's ``readStream.format(...)``."""
@@ -113,11 +109,11 @@ class CustomReader(habits.NameGuard, Generic[S]):
 
     def option(self, key: Label, value: Option) -> CustomReader[S]:
         """Set an option of the data source."""
-        return replace(self, settings={**self.settings, key: _text(value)})
+        return replace(self, settings={**self.settings, key: option_text(value)})
 
     def options(self, **options: Option) -> CustomReader[S]:
         """Set several options."""
-        return replace(self, settings={**self.settings, **{k: _text(v) for k, v in options.items()}})
+        return replace(self, settings={**self.settings, **{k: option_text(v) for k, v in options.items()}})
 
     def load(self, path: Place | None = None, *, bounded: bool = False, location_as: ColumnName | None = None) -> S:
         """Return the stream. ``path`` is an option of this name; ``bounded``: the source ends."""
@@ -163,11 +159,11 @@ class CustomWriter(habits.NameGuard, Generic[W]):
 
     def option(self, key: Label, value: Option) -> CustomWriter[W]:
         """Set an option of the data source."""
-        return replace(self, settings={**self.settings, key: _text(value)})
+        return replace(self, settings={**self.settings, key: option_text(value)})
 
     def options(self, **options: Option) -> CustomWriter[W]:
         """Set several options."""
-        return replace(self, settings={**self.settings, **{k: _text(v) for k, v in options.items()}})
+        return replace(self, settings={**self.settings, **{k: option_text(v) for k, v in options.items()}})
 
     def start(self, path: Place | None = None) -> W:
         """Write the stream. ``path`` is an option of this name. Nothing runs yet."""

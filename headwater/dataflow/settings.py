@@ -211,3 +211,8 @@ TableContent = Annotated[str, Text(most=2**21)]
 
 StateText = Annotated[str, Text(most=2**20)]
 """The JSON of a first state: each key has a copy of it."""
+
+
+def option_text(value: str | float | bool) -> str:
+    """Write an option's value as Spark reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

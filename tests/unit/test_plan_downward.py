@@ -84,13 +84,13 @@ def test_the_document_of_other_plans_is_as_before() -> None:
 
 
 def test_a_unit_restarts_where_its_locations_change() -> None:
-    at = planned("commands").unit("here@E1")
+    before = planned("commands")
+    at = before.unit("here@E1")
     flow = DOWNWARD["commands"]("/d/{location}").build()
     more = Continuum.from_text(CONTINUUM.replace("locations: [L1]", "locations: [L1, L9]"))
-    wider = build(DOWNWARD["commands"]("/d/{location}").build(), TREE)
     changed = build(Dataflow(flow.name, flow.operators, locations=(*flow.locations, "L9")), more)
     assert changed.unit(at.id).locations == ("L1", "L9")
-    assert spec_of(changed, at.id).content != spec_of(wider, at.id).content
+    assert spec_of(changed, at.id).content != spec_of(before, at.id).content
 
 
 def test_joins_hold_rows_back_by_their_bounds() -> None:
