@@ -40,6 +40,7 @@ from headwater.disk.checkpoint import (
 from headwater.disk.durable import is_fresh, read_note, write_atomically
 from headwater.disk.layout import REPLAYED, Layout, sink_directory
 from headwater.disk.settings import UnitSettings
+from headwater.plan.build import tag_of
 from headwater.plan.content import is_stateful, source_locations
 from headwater.plan.model import Unit
 from headwater.plan.spec import UnitSpec
@@ -186,10 +187,12 @@ class Units:
             return compiler.compile()
 
     def _tables(self, spec: UnitSpec) -> dict[str, TableVersions]:
-        """Return the reference tables of a unit by operator."""
+        """Return the reference tables of a unit by operator; an edited one has versions of its own."""
         unit = spec.unit
         found = (o for o in spec.flow.operators if isinstance(o, Lookup))
-        return {o.id: TableVersions(self.layout.table(unit, o.id), o) for o in found}
+        return {
+            o.id: TableVersions(self.layout.table(unit, f"{o.id}-{tag_of(spec.flow.keys[o.id])}"), o) for o in found
+        }
 
     def start(self, spec: UnitSpec) -> None:
         """Start a unit's query where it stopped last, or adopt it when it runs already."""

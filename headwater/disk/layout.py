@@ -55,9 +55,9 @@ class Layout:
         """The file of a unit's latency tracking."""
         return self.root / "units" / unit.checkpoint / "passed"
 
-    def table(self, unit: Unit, operator: str) -> Path:
+    def table(self, unit: Unit, name: str) -> Path:
         """The versions of a reference table that a unit joins with."""
-        return self.root / "units" / unit.checkpoint / "tables" / operator
+        return self.root / "units" / unit.checkpoint / "tables" / name
 
     def checkpoint(self, unit: Unit) -> Path:
         return self.root / "checkpoints" / unit.checkpoint

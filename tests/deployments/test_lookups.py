@@ -148,3 +148,27 @@ def test_a_malformed_row_of_a_table_is_an_error_that_names_it(endpoint: LocalEnd
     with pytest.raises(HeadwaterError, match=r"the table .*t\.csv was not read") as caught:
         TableVersions(tmp_path / "versions", stream.operator).current(endpoint.session())
     assert caught.value.hint
+
+
+def test_a_table_with_another_column_goes_on_in_place(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    settings = UnitSettings(trigger="100 milliseconds", channel=ChannelSettings(fsync=False))
+    (tmp_path / "in/L1").mkdir(parents=True)
+    found = []
+    for number, (schema, text) in enumerate([("k string, n int", "k0,1\n"), ("k string, n int, more int", "k0,1,7\n")]):
+        (tmp_path / "t.csv").write_text(text)
+        builder = hw.flow("edited", locations=["L1"])
+        readings = builder.read.json(f"{tmp_path}/in/{{location}}", "k string")
+        known = readings.join(builder.table.csv(str(tmp_path / "t.csv"), schema), "k").named("known")
+        known.select("k", schema.rsplit(" ", 2)[-2] + " AS n").named("picked").write.memory("out")
+        plan = build.build(builder.build(), Continuum.from_text(CONTINUUM))
+        run = LocalRun(plan, tmp_path / "run", endpoint, settings)
+        run.start()
+        try:
+            (tmp_path / f"in/L1/.{number}").write_text(json.dumps({"k": "k0"}))
+            (tmp_path / f"in/L1/.{number}").rename(tmp_path / f"in/L1/{number}.json")
+            run.settle()
+            found.append(sorted(run.sink_rows("out").column("n").to_pylist()))
+        finally:
+            run.stop()
+    assert found[0] == [1]
+    assert 7 in found[1]
