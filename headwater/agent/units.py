@@ -28,8 +28,9 @@ from headwater.connectors.permitted import AgentPermissions, check_unit, table_d
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
+from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
-from headwater.dataflow.sinks import FileSink
+from headwater.dataflow.sinks import FileSink, RealTimeKafkaSink
 from headwater.disk.checkpoint import (
     advances_watermark,
     begin_run,
@@ -43,9 +44,10 @@ from headwater.disk.settings import UnitSettings
 from headwater.plan.build import tag_of
 from headwater.plan.content import is_stateful, source_locations
 from headwater.plan.model import Unit
+from headwater.plan.realtime import real_time_of
 from headwater.plan.spec import UnitSpec
 from headwater.query.checkedfiles import CheckedFiles
-from headwater.query.counting import Tally
+from headwater.query.counting import Counting, Tally
 from headwater.query.failure import failure_of, in_zone
 from headwater.query.query import Running, reaching_spark, running_query
 from headwater.query.tables import TableVersions
@@ -217,7 +219,13 @@ class Units:
         passed = committed_watermark(checkpoint)
         name, trigger = query_name(spec), self.settings.trigger
         checked = self._checked_files(spec)
-        if compiled.spark_sink is not None:
+        needed = 0
+        if isinstance(compiled.spark_sink, RealTimeKafkaSink):
+            from headwater.connectors.realtime import start_real_time
+
+            needed = self._take_slots(compiled.spark_sink, spec, compiled.counting)
+            query = start_real_time(compiled.spark_sink, compiled.frame, checkpoint=checkpoint, query_name=name)
+        elif compiled.spark_sink is not None:
             from headwater.connectors.jdbc import start_sink
 
             query = start_sink(
@@ -241,9 +249,31 @@ class Units:
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
         tally, explain = Tally(compiled.counting), self._explain(spec)
-        work.running = Running(query, scans=compiled.scans, tally=tally, passed=passed, explain=explain)
+        real_time = real_time_of(spec.flow, spec.unit.operators)
+        work.running = Running(
+            query,
+            scans=compiled.scans,
+            tally=tally,
+            passed=passed,
+            explain=explain,
+            real_time=real_time,
+            slots=needed,
+        )
         self._save(work)
         work.running.wait_until_ready()
+
+    def _take_slots(self, sink: RealTimeKafkaSink, spec: UnitSpec, counting: Counting) -> int:
+        """Return the task slots that a query in real-time mode needs; raise DeploymentError where there are too few."""
+        from headwater.connectors.realtime import check_slots, partitions_read
+
+        found = ((spec.flow[r.operator], r.location) for r in counting.reads)
+        needed = partitions_read((o, at) for o, at in found if isinstance(o, KafkaSource) and at is not None)
+        if is_stateful(spec.flow, spec.unit):
+            needed += int(self.endpoint.session().conf.get("spark.sql.shuffle.partitions") or 0)
+        if self.endpoint.slots is not None:
+            others = [w.running.slots for w in self.all() if w.running is not None and w.spec.id != spec.id]
+            check_slots(sink, needed=needed, taken=sum(others), slots=self.endpoint.slots, cores=self.endpoint.cores)
+        return needed
 
     def _checked_files(self, spec: UnitSpec) -> CheckedFiles | None:
         """Return the check of a query's files; raise the error of a resource that the unit may not use."""

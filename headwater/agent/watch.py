@@ -228,7 +228,7 @@ def _unit(
         status=state.status,
         rows_in=work.rows_in + read,
         rows_out=_rows_out(units, work, stats),
-        dead_letters=committed_rows(units.layout.dead_letters(unit)),
+        dead_letters=_dead_letters(units, work),
         late_rows=work.late_rows,
         lag=lag,
         behind=running.behind if running else None,
@@ -240,7 +240,7 @@ def _unit(
         error=state.error,
         waits=state.waits,
         run=str(running.query.runId) if running else None,
-        latency=tracking.latency(now),
+        latency=running.latency if running and running.real_time else tracking.latency(now),
         oldest_s=None if work.finished else tracking.oldest_s(unit.checkpoint, now),
         trigger_s=parse_duration(units.settings.trigger),
         began=running.began if running else None,
@@ -252,6 +252,13 @@ def _unit(
         state_rows=running.state_rows if running else 0,
         state_bytes=running.state_bytes if running else 0,
     )
+
+
+def _dead_letters(units: Units, work: Work) -> int:
+    """Count a unit's malformed records: those in files, and those that a running query has written to a topic."""
+    running = work.running
+    written = running.tally.rejected if running and running.real_time else 0
+    return committed_rows(units.layout.dead_letters(work.unit)) + written
 
 
 def _rows_read(units: Units, work: Work, channel: Channel, at: int | None, stats: ChannelStats) -> int:
@@ -276,8 +283,6 @@ def _rows_out(units: Units, work: Work, stats: Callable[[Channel], ChannelStats]
         if isinstance(sink, FileSink):
             path = Path(sink_directory(sink.path, unit))
             rows += committed_rows(path, writer_name(tags[id_], unit))
-        elif isinstance(sink, Sink) and not isinstance(
-            sink, (CallbackSink, KafkaSink, MqttSink, TableSink, CustomSink)
-        ):
+        elif isinstance(sink, Sink) and not isinstance(sink, _UNCOUNTED):
             rows += FileLog(units.layout.sink(id_, tags[id_], unit)).stats().rows
     return rows

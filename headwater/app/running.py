@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from headwater.agent.formeroutput import refuse
-from headwater.continuum.sparksettings import SparkSettings
+from headwater.continuum.sparksettings import MASTER, SparkSettings
 from headwater.control.store import Store
 from headwater.core.errors import ContinuumError, DeploymentError, RuntimeFailure
 from headwater.core.metrics import Progress
+from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.sinks import ConsoleSink
 from headwater.dataflow.sources import FileSource, SensorSource
 from headwater.disk.durable import make_directory
+from headwater.plan.content import is_stateful, own_sources, reads, source_locations
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.realtime import real_time_sink
 from headwater.plan.spec import spec_of
 from headwater.plan.steps import FormerOutputChoice
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from headwater.app.local import LocalRun
     from headwater.spark.endpoint import LocalEndpoint
 
+_MOST_STATE_PARTS = 4  # partitions of state of a query
 _LITTLE = 32 * 2**20  # bytes of input of a short run
 _SENSOR_BYTES = 64  # of a row of a generator
 WhenFull = Literal["block", "drop_oldest", "drop_newest", "fail"]
@@ -124,6 +128,9 @@ def run(
                 hint="leave --overwrite out to go on, or add --fresh to give up the state and begin anew",
             )
         given = spark_settings(plan, settings.spark)
+        if MASTER not in dict(given.conf) and (slots := _real_time_slots(plan)):
+            cores = settings.cores or os.cpu_count() or 1
+            given = SparkSettings(conf=((MASTER, f"local[{cores + slots}]"),)).overridden_by(given)
         spark = endpoint or LocalEndpoint.start(
             settings.directory.resolve() / "spark",
             cores=settings.cores,
@@ -216,6 +223,25 @@ def spark_settings(plan: DeploymentPlan, given: SparkSettings) -> SparkSettings:
         found = found.overridden_by(zone.spark_settings)
     small = all(zone.spark_settings.small for zone in plan.continuum.zones)
     return replace(found.overridden_by(given), small=small)
+
+
+def _real_time_slots(plan: DeploymentPlan) -> int:
+    """Return at most how many task slots the units in real-time mode need."""
+    from headwater.connectors.realtime import partitions_read
+    from headwater.connectors.sources import can_be_malformed
+
+    found = 0
+    for unit in plan.units:
+        if real_time_sink(plan.dataflow, unit.operators) is None:
+            continue
+        times, places = reads(plan.dataflow, unit), source_locations(plan.dataflow, unit)
+        for source in own_sources(plan.dataflow, unit):
+            if isinstance(source, KafkaSource):
+                # Malformed records may be read apart from the others.
+                often = times[source.id] + can_be_malformed(source)
+                found += often * partitions_read((source, location) for location in places[source.id])
+        found += _MOST_STATE_PARTS * is_stateful(plan.dataflow, unit)
+    return found
 
 
 def _watch(

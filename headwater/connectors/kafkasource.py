@@ -10,7 +10,9 @@ import json
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from headwater.channels.kafkaclient import credentials
 from headwater.connectors.kafkavalues import BASE64, FAULT, NO_HEADER, VALUE, ValueDecoder
 from headwater.connectors.marks import CORRUPT, ORIGIN, REASON
 from headwater.connectors.reasons import NOT_UTF8
@@ -19,6 +21,7 @@ from headwater.connectors.sparksql import column_of, items
 from headwater.core.errors import DeploymentError, RuntimeFailure
 from headwater.dataflow.kafkatopic import KafkaSource, start_millis
 from headwater.dataflow.optionlists import PARSER_OPTIONS, TOPIC_OPTIONS, check_options
+from headwater.dataflow.sinks import RealTimeKafkaSink
 from headwater.disk.credentials import read_secret
 from headwater.disk.layout import full_path
 from headwater.sql.lexer import quote_string, quoted
@@ -28,17 +31,32 @@ _MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
+_ALIKE = (
+    "client.id",
+    "sasl.mechanism",
+    "security.protocol",
+    "ssl.cipher.suites",
+    "ssl.endpoint.identification.algorithm",
+)
+"""Settings with one meaning in Kafka's consumer, which reads a topic, and in librdkafka, which writes and asks."""
 _STREAM_ONLY = frozenset({"maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"})
 _KEY_FAULT = "the key is not UTF-8 text"
-_TEXT, _ROW = "__text", "__row"
+_TEXT, _ROW, _AGE = "__text", "__row", "__age"
 
 
 def kafka_frame(
-    spark: SparkSession, source: KafkaSource, location: str, *, name: str | None, limit: int | None = None
+    spark: SparkSession,
+    source: KafkaSource,
+    location: str,
+    *,
+    name: str | None,
+    limit: int | None = None,
+    lag: str | None = None,
 ) -> DataFrame:
     """Read a topic at a location: a stream of that name, or in one batch when ``name`` is None.
 
-    ``limit``: about the most records of a batch, where the source states none.
+    ``limit``: about the most records of a batch, where the source states none. ``lag``: the name under which the query
+    observes how many milliseconds after its time a record is read: the median and the 95th percentile, and the number.
     """
     check_options(source)
     reader: Any = spark.read if name is None else spark.readStream.name(name)
@@ -46,6 +64,13 @@ def kafka_frame(
     for option, value in options_of(source, location, is_stream=name is not None, limit=limit).items():
         reader = reader.option(option, value)
     records: DataFrame = reader.load()
+    if lag is not None:
+        # Spark's own functions give the time of the batch's start.
+        now = F.java_method(F.lit("java.lang.System"), F.lit("currentTimeMillis")).cast("bigint")
+        quantiles = F.percentile_approx(_AGE, [0.5, 0.95]).alias("quantiles")
+        # Inside the observation Spark would not prepare a call of Java.
+        aged = records.withColumn(_AGE, now - F.unix_millis("timestamp"))
+        records = aged.observe(lag, quantiles, F.count(F.lit(1)).alias("records")).drop(_AGE)
     if source.format == "raw":
         added = [f"headers AS {quoted(source.headers_as)}"] if source.headers_as is not None else []
         return records.select(*items(*(quoted(n) for n in source.schema().names), *added))
@@ -72,11 +97,28 @@ def options_of(
         if option.lower() in own:
             if is_stream or option.lower() not in _STREAM_ONLY:
                 found[option] = value
-        elif option == "ssl.ca.location":
-            found |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": full_path(value)}
         elif option.lower() not in parsers:
-            found[f"kafka.{option}"] = value
-    return found | _login(source)
+            found |= java_setting(option, value)
+    return found | java_login(source)
+
+
+def java_setting(option: str, value: str) -> dict[str, str]:
+    """Return a setting of Kafka's Java client as options of Spark's connector."""
+    if option == "ssl.ca.location":
+        return {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": full_path(value)}
+    return {f"kafka.{option}": value}
+
+
+def librdkafka_settings(source: KafkaSource, location: str) -> dict[str, str]:
+    """Return the settings by which librdkafka reaches a location's broker. They hold the values of secrets."""
+    given = dict(source.options)
+    found = {name: given[name] for name in _ALIKE if name in given}
+    if "ssl.ca.location" in given:
+        found["ssl.ca.location"] = full_path(given["ssl.ca.location"])
+    secrets = credentials(source.user_env, source.password_env, where=source.where)
+    if secrets:
+        found = {"sasl.mechanism": "PLAIN", **found, **secrets}
+    return {**found, "bootstrap.servers": servers_at(source, location)}
 
 
 def servers_at(source: KafkaSource, location: str) -> str:
@@ -105,7 +147,8 @@ def _start(source: KafkaSource, topic: str, *, is_stream: bool) -> dict[str, str
     }
 
 
-def _login(source: KafkaSource) -> dict[str, str]:
+def java_login(source: KafkaSource | RealTimeKafkaSink) -> dict[str, str]:
+    """Return the settings of Kafka's Java client that log in. They hold the values of secrets."""
     user = read_secret(source.user_env, where=source.where)
     password = read_secret(source.password_env, where=source.where)
     if user is None and password is None:

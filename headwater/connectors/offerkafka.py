@@ -8,24 +8,15 @@ from typing import Any
 
 from headwater.channels import kafkaclient
 from headwater.connectors.deadletters import DeadLetter, topic_position
-from headwater.connectors.kafkasource import servers_at, topic_at
+from headwater.connectors.kafkasource import librdkafka_settings, topic_at
 from headwater.connectors.kafkavalues import BASE64, ValueDecoder, decoded_text
 from headwater.connectors.pythonvalues import Misfit
 from headwater.connectors.reasons import NOT_UTF8
 from headwater.connectors.registry import HEADER, split_header
 from headwater.core.errors import DeploymentError, Unavailable
 from headwater.dataflow.kafkatopic import KafkaSource
-from headwater.disk.layout import full_path
 
 _SECONDS = 15.0  # seconds for the broker to answer, and to take a record
-_ALIKE = (
-    "client.id",
-    "sasl.mechanism",
-    "security.protocol",
-    "ssl.cipher.suites",
-    "ssl.endpoint.identification.algorithm",
-)
-"""Settings with one meaning in Kafka's consumer, which reads the topic, and in librdkafka, which writes here."""
 
 
 class KafkaOffer:
@@ -47,7 +38,7 @@ class KafkaOffer:
     def make_ready(self) -> None:
         """Read key and headers of the malformed record, and connect; raise Unavailable where that fails."""
         where = self._source.where
-        settings = self._settings()
+        settings = librdkafka_settings(self._source, self._location)
         found = self._original(settings)
         if found is None:
             raise DeploymentError(
@@ -75,16 +66,6 @@ class KafkaOffer:
     def leave(self) -> None:
         """Drop the connection."""
         self._producer = None
-
-    def _settings(self) -> dict[str, str]:
-        given = dict(self._source.options)
-        found = {name: given[name] for name in _ALIKE if name in given}
-        if "ssl.ca.location" in given:
-            found["ssl.ca.location"] = full_path(given["ssl.ca.location"])
-        secrets = kafkaclient.credentials(self._source.user_env, self._source.password_env, where=self._source.where)
-        if secrets:
-            found = {"sasl.mechanism": "PLAIN", **found, **secrets}
-        return {**found, "bootstrap.servers": servers_at(self._source, self._location)}
 
     def _original(self, settings: Mapping[str, str]) -> Any:
         """Return the malformed record; None where the topic has it no more."""

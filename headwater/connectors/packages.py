@@ -6,7 +6,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.jdbcurl import DRIVERS
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.operators import Operator
-from headwater.dataflow.sinks import JdbcSink
+from headwater.dataflow.sinks import JdbcSink, RealTimeKafkaSink
 
 KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 """Spark's Kafka connector: the newest on Maven Central; there is none of Spark 4.3, with which it works."""
@@ -20,7 +20,7 @@ def packages_for(dataflow: Dataflow) -> list[str]:
 def package_of(operator: Operator) -> str | None:
     """Return the Maven package that Spark needs for a source or sink; None when it needs none."""
     match operator:
-        case KafkaSource():
+        case KafkaSource() | RealTimeKafkaSink():
             return KAFKA
         case JdbcSink():
             found = DRIVERS.get(operator.url.removeprefix("jdbc:").partition(":")[0])

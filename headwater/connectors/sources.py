@@ -55,13 +55,14 @@ def source_frame(
     synced: Path | None = None,
     replayed: Path | None = None,
     limit: int | None = None,
+    lag: str | None = None,
 ) -> DataFrame:
     """Read a source at a location: a stream of that name, or in one batch when ``name`` is None.
 
     ``replayed``: the directory of a file source's replayed records; a second stream reads them.
     Where records can be malformed, ``__corrupt`` holds the text of malformed ones and ``__origin``
     their file or topic. ``synced``: the checkpoint to sync before stored messages of a broker are deleted.
-    ``limit``: about the most records of a batch of a Kafka topic.
+    ``limit``: about the most records of a batch of a Kafka topic. ``lag``: the name of the observation of its delay.
     """
     match source:
         case FileSource():
@@ -81,7 +82,7 @@ def source_frame(
         case CustomSource():
             frame = custom_frame(spark, source, location, name)
         case KafkaSource():
-            frame = kafka_frame(spark, source, location, name=name, limit=limit)
+            frame = kafka_frame(spark, source, location, name=name, limit=limit, lag=lag)
         case _:
             raise RuntimeFailure(f"no reader for {source.kind}", where=source.where, hint="report this as a defect")
     if source.location_as is not None:

@@ -16,8 +16,11 @@ _CONF = re.compile(r"spark\.[A-Za-z0-9_.-]+")
 _SECRET = re.compile(r"password|passwd|secret|token|credential", re.IGNORECASE)
 _FORM = "{packages: [org.postgresql:postgresql:42.7.4], conf: {spark.driver.maxResultSize: 2g}}"
 
+MASTER = "spark.master"
+_LOCAL = re.compile(r"local\[([1-9]\d{0,2})\]")
+_MASTER_HINT = "write local[8] for 8 task slots, or spark: {at: spark://host:7077} in the zone for a cluster"
+
 RESERVED: Mapping[str, str] = {
-    "spark.master": "write spark: {at: spark://host:7077} in the zone",
     "spark.jars.packages": "give its value as packages: in the zone, or by --packages",
     "spark.driver.memory": "give the host memory:, or give --memory",
     "spark.driver.extraJavaOptions": "leave it out: Headwater gives Java options that its units need",
@@ -87,7 +90,7 @@ class SparkSettings:
             key, sign, value = text.partition("=")
             if not sign:
                 raise ContinuumError(f"{shown(text)} has no value", where=where, hint="write spark.some.key=value")
-            if problem := _refused(key):
+            if problem := _refused(key, value):
                 raise ContinuumError(problem[0], where=where, hint=problem[1])
             if "\n" in value or "\r" in value:
                 raise ContinuumError(f"the value of {key} has a line break", where=where, hint="write it in one line")
@@ -150,7 +153,7 @@ def _conf(node: YamlNode, of: str, problems: Problems) -> Iterable[tuple[str, st
         problems.add(f"conf of spark of {of} must be a mapping, not {node}", where=node.where, hint=f"write {_FORM}")
         return
     for key, value in node.entries:
-        if problem := _refused(key.text):
+        if problem := _refused(key.text, value.text if isinstance(value, Leaf) else ""):
             problems.add(f"spark of {of}: {problem[0]}", where=key.where, hint=problem[1])
         elif _SECRET.search(key.text):
             problems.add(
@@ -164,8 +167,22 @@ def _conf(node: YamlNode, of: str, problems: Problems) -> Iterable[tuple[str, st
             yield key.text, value.text
 
 
-def _refused(key: str) -> tuple[str, str] | None:
-    """Return why a key cannot be set, and what to do."""
+def slots_of(master: str) -> int:
+    """Return the number of task slots of a local master.
+
+    >>> slots_of("local[6]")
+    6
+    """
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        raise ContinuumError(f"{MASTER} cannot be {shown(master)}", where=MASTER, hint=_MASTER_HINT)
+    return int(found[1])
+
+
+def _refused(key: str, value: str) -> tuple[str, str] | None:
+    """Return why a key cannot be set to a value, and what to do."""
+    if key == MASTER and not _LOCAL.fullmatch(value):
+        return f"{MASTER} cannot be {shown(value)}", _MASTER_HINT
     if key in RESERVED:
         return f"{key} is set by Headwater", RESERVED[key]
     if not _CONF.fullmatch(key):

@@ -42,8 +42,8 @@ KINDS: Mapping[str, type[ops.Operator]] = {
         ops.MapBatches, ops.Transform, ops.Watermark,
         stateful.Aggregate, stateful.Dedup, stateful.Join, stateful.CountWindow, stateful.Scan,
         sinks.FileSink, sinks.ConsoleSink, sinks.MemorySink, sinks.CallbackSink, sinks.KafkaSink,
-        sinks.MqttSink, sinks.JdbcSink, tablesinks.DeltaSink, tablesinks.IcebergSink, tablesinks.PostgresSink,
-        CustomSink,
+        sinks.RealTimeKafkaSink, sinks.MqttSink, sinks.JdbcSink,
+        tablesinks.DeltaSink, tablesinks.IcebergSink, tablesinks.PostgresSink, CustomSink,
     )
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ the agent's, so options that are not listed here are refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from headwater.core.errors import DataflowError, HeadwaterError, suggestion
@@ -14,7 +14,7 @@ from headwater.dataflow.jdbcurl import DRIVERS, parse_jdbc_url
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.operators import Operator
-from headwater.dataflow.sinks import JdbcSink, KafkaSink
+from headwater.dataflow.sinks import JdbcSink, KafkaSink, RealTimeKafkaSink
 from headwater.dataflow.sources import FileSource
 
 PLACES: Final = ("sourceArchiveDir", "basePath")
@@ -212,6 +212,35 @@ CONSUMER_OPTIONS: Final = (
 )
 """Settings of Kafka's consumer, and `ssl.ca.location`: a PEM file, which a zone must let the dataflow read."""
 
+PRODUCER_OPTIONS: Final = (
+    "batch.size",
+    "buffer.memory",
+    "client.dns.lookup",
+    "client.id",
+    "compression.type",
+    "connections.max.idle.ms",
+    "delivery.timeout.ms",
+    "linger.ms",
+    "max.block.ms",
+    "max.request.size",
+    "metadata.max.age.ms",
+    "receive.buffer.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "request.timeout.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "sasl.mechanism",
+    "security.protocol",
+    "send.buffer.bytes",
+    "ssl.ca.location",
+    "ssl.cipher.suites",
+    "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.protocol",
+)
+"""Settings of Kafka's producer, by which real-time mode writes, and `ssl.ca.location` as of a source."""
+
 JDBC_OPTIONS: Final = [
     "batchsize",
     "cascadeTruncate",
@@ -261,13 +290,10 @@ def check_options(operator: Operator) -> None:
             of_spark = (*TOPIC_OPTIONS, *PARSER_OPTIONS.get(operator.format, ()))
             given = [name for name, _ in operator.options if name not in CONSUMER_OPTIONS]
             _check(operator, given, of_spark, "a Kafka source", also=CONSUMER_OPTIONS)
-            mechanism = dict(operator.options).get("sasl.mechanism", "PLAIN")
-            if mechanism not in SASL_MECHANISMS:
-                raise _refused(
-                    operator,
-                    f"the SASL mechanism {mechanism} takes more than a user and a password",
-                    f"use one of {', '.join(SASL_MECHANISMS)}",
-                )
+            _check_mechanism(operator, operator.options)
+        case RealTimeKafkaSink():
+            _check(operator, [name for name, _ in operator.options], PRODUCER_OPTIONS, "a Kafka sink in real-time mode")
+            _check_mechanism(operator, operator.options)
         case KafkaSink():
             _check(operator, [name for name, _ in operator.options], KAFKA_OPTIONS, "a Kafka sink")
         case JdbcSink():
@@ -279,6 +305,16 @@ def check_options(operator: Operator) -> None:
                     f"the driver {operator.driver} is not that of {found.kind}",
                     "leave driver= out: Headwater knows the driver by the URL",
                 )
+
+
+def _check_mechanism(operator: Operator, options: Iterable[tuple[str, str]]) -> None:
+    mechanism = dict(options).get("sasl.mechanism", "PLAIN")
+    if mechanism not in SASL_MECHANISMS:
+        raise _refused(
+            operator,
+            f"the SASL mechanism {mechanism} takes more than a user and a password",
+            f"use one of {', '.join(SASL_MECHANISMS)}",
+        )
 
 
 def check_kafka_settings(settings: Mapping[str, str], *, where: str) -> None:

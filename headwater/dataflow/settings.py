@@ -204,6 +204,7 @@ QualityOfService = Annotated[int, Whole(0, 2)]
 Duration = Annotated[str, Span()]
 DurationOrNone = Annotated[str, Span(least=0)]
 """A duration that may be zero."""
+RealTimeBatch = Annotated[str, Span(least=5, most=600)]
 Bound = Annotated[str, Interval()]
 
 TableContent = Annotated[str, Text(most=2**21)]

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.partitions import resolved_partitions
-from headwater.dataflow.settings import ColumnName, Place, QualityOfService, ShownRows
+from headwater.dataflow.settings import ColumnName, Place, QualityOfService, RealTimeBatch, ShownRows
 from headwater.dataflow.types import StreamType
 
 
@@ -131,6 +131,25 @@ class KafkaSink(Sink):
             if any(word in name for word in ("password", "secret", "jaas", "key.pem")):
                 raise self.error(f"'{name}' would be stored with the dataflow", "name it: password_env='VARIABLE'")
         return inputs[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealTimeKafkaSink(KafkaSink):
+    """A Kafka topic written in Spark's real-time mode: each row within milliseconds, at least once.
+
+    ``real_time``: how long a batch lasts. Offsets are stored at its end, so a failure writes the rows of an unfinished
+    batch again. ``dead_letters``: the topic of malformed records. Aggregates write a row for every change, as in
+    Spark's update mode: the last row of a key is its result.
+    """
+
+    kind: ClassVar[str] = "kafka_real_time"
+    shown: ClassVar[tuple[str, ...]] = ("topic", "real_time")
+    real_time: RealTimeBatch
+    dead_letters: Place
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        return KafkaSink.kind, self.bootstrap_servers, self.topic
 
 
 @dataclass(frozen=True, kw_only=True)

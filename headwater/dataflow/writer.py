@@ -18,6 +18,7 @@ from headwater.dataflow.settings import (
     Option,
     Place,
     QualityOfService,
+    RealTimeBatch,
     ShownRows,
 )
 from headwater.dataflow.streambase import S, tuple_of
@@ -120,19 +121,24 @@ class Writer(habits.NameGuard, Generic[S]):
         key: Computed | None = None,
         value: Computed | None = None,
         delivery: Literal["exactly_once", "at_least_once"] = "exactly_once",
+        real_time: RealTimeBatch | None = None,
+        dead_letters: Place | None = None,
         user_env: Place | None = None,
         password_env: Place | None = None,
         **options: Option,
     ) -> WrittenStream[S]:
         """Write to a Kafka topic: expressions ``key`` and ``value``, or each row as one JSON object.
 
+        ``real_time="5 seconds"``: in Spark's real-time mode, each row within milliseconds, with
+        ``delivery="at_least_once"``; offsets are stored once in that time, 5 seconds to 10 minutes. Malformed records
+        then go to the topic ``dead_letters``, as a default ``<topic>.dead-letters``.
+
         ``options`` are librdkafka's, with ``_`` for ``.``: ``compression_type="zstd"``. ``user_env`` and
         ``password_env`` name secrets, ``HEADWATER_SECRET_...``.
         """
         columns = [f"{row_json(self.stream.columns) if value is None else value} AS value"]
         columns += [f"{key} AS key"] if key is not None else []
-        return Writer(self.stream.select(*columns))._sink(
-            sinks.KafkaSink,
+        settings = dict(
             bootstrap_servers=bootstrap_servers,
             topic=topic,
             delivery=delivery,
@@ -140,6 +146,27 @@ class Writer(habits.NameGuard, Generic[S]):
             password_env=password_env,
             options=tuple(sorted((k.replace("_", "."), str(v)) for k, v in options.items())),
         )
+        self._check_real_time(real_time, delivery, dead_letters)
+        writer = Writer(self.stream.select(*columns))
+        if real_time is None:
+            return writer._sink(sinks.KafkaSink, **settings)
+        dead_letters = dead_letters or f"{topic}.dead-letters"
+        return writer._sink(sinks.RealTimeKafkaSink, **settings, real_time=real_time, dead_letters=dead_letters)
+
+    def _check_real_time(self, real_time: str | None, delivery: str, dead_letters: str | None) -> None:
+        where = self._place_of("kafka")
+        if real_time is not None and delivery != "at_least_once":
+            raise DataflowError(
+                "Spark's real-time mode writes each row at least once",
+                where=where,
+                hint='add delivery="at_least_once" if readers can bear repeated rows, or leave real_time out',
+            )
+        if real_time is None and dead_letters is not None:
+            raise DataflowError(
+                "dead_letters names a topic, which only real-time mode writes",
+                where=where,
+                hint="leave it out: `headwater deadletters` lists the malformed records, or add real_time='5 seconds'",
+            )
 
     def format(self, source: Any) -> CustomWriter[WrittenStream[S]]:
         """Write to a Python data source: its class, or the name of one that ``f.dataSource`` knows.

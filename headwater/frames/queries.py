@@ -15,13 +15,24 @@ _PARTITIONED = ("csv", "json", "parquet", "delta")
 
 
 def written(stream: Stream, command: Message) -> WrittenStream[Stream]:
-    """Add the sink of a query, a ``WriteStreamOperationStart``; its trigger is an option of ``headwater run``."""
+    """Add the sink of a query, a ``WriteStreamOperationStart``.
+
+    Its trigger is an option of ``headwater run``, but for that of real-time mode, which is a setting of its sink.
+    """
     where = f"writeStream ({command.format or 'no format'})"
-    if command.output_mode.lower() not in ("", "append"):
+    if (is_real_time := command.HasField("real_time_batch_duration")) and command.format != "kafka":
+        raise DataflowError(
+            f"real-time mode for the format {shown(command.format)}",
+            where=where,
+            hint='leave .trigger(realTime=...) out, or write .format("kafka")',
+        )
+    if command.output_mode.lower() not in (("update",) if is_real_time else ("", "append")):
         raise DataflowError(
             f"output mode {shown(command.output_mode)}",
             where=where,
-            hint="leave it out: a window's row is written once, when the watermark has passed its end",
+            hint='write .outputMode("update"): real-time mode has no other'
+            if is_real_time
+            else "leave it out: a window's row is written once, when the watermark has passed its end",
         )
     if command.clustering_column_names or command.table_name:
         raise DataflowError(
@@ -86,6 +97,11 @@ def _sink(stream: Stream, command: Message, options: dict[str, str], where: str)
                     hint='add .option("topic", "t"), .option("kafka.bootstrap.servers", "b:9092"), and a text as value',
                 )
             key = "key" if "key" in {c.lower() for c in stream.columns} else None
+            if command.HasField("real_time_batch_duration"):
+                every = command.real_time_batch_duration
+                return stream.write.kafka(
+                    servers, topic, key=key, value="value", delivery="at_least_once", real_time=every
+                )
             return stream.write.kafka(servers, topic, key=key, value="value")
     raise DataflowError(
         f"format {shown(command.format)} is no sink of a dataflow",

@@ -26,6 +26,7 @@ from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.nodes import NodeGroup, NodeGroups, groups_of, locations_of
 from headwater.plan.onepass import outputs_of
 from headwater.plan.pieces import connected, pieces
+from headwater.plan.realtime import refused_operators
 from headwater.plan.spread import spread_column
 
 _UNNAMED = re.compile(r"select(-\d+)?")
@@ -197,6 +198,7 @@ def build(
     for run in runs:
         if run.operators not in keys:
             keys[run.operators] = outputs_of(dataflow, run.operators), _unit_key(dataflow, run.operators)
+            problems += refused_operators(dataflow, run.operators)
         outputs, key = keys[run.operators]
         column = None
         if len(run.group.nodes) > 1:

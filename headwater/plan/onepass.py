@@ -8,13 +8,13 @@ from typing import cast
 
 from headwater.dataflow import operators as ops
 from headwater.dataflow.graph import Graph
-from headwater.dataflow.sinks import JdbcSink, Sink
+from headwater.dataflow.sinks import JdbcSink, RealTimeKafkaSink, Sink
 from headwater.dataflow.stateful import Scan, by_event_time
 from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import substitute
 from headwater.sql.schema import Column, Schema
 
-OWN_QUERY = (JdbcSink,)
+OWN_QUERY = (JdbcSink, RealTimeKafkaSink)
 """Sinks written by Spark itself: they cannot share a query with other outputs."""
 
 

@@ -14,14 +14,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwater.core.metrics import OperatorProgress
+from headwater.core.metrics import Latency, OperatorProgress
 from headwater.dataflow import operators as ops
 from headwater.dataflow.graph import Graph
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 
 _KEEPS_ROWS = (ops.Select, ops.Watermark, ops.Union, Sink)
-_TIME = "time "
+_TIME, _LAG = "time ", "lag "
 TAGS = "tags"
 """Name of the observation that counts the rows of each sink writer: ``c0``, ``c1`` and so on, by tag."""
 
@@ -80,6 +80,21 @@ def time_of(input_: str) -> str:
 def rows_of(operator: str, part: int = 0) -> str:
     """Name the observation of an operator's rows, or of one of its parts. No name of an operator has a blank."""
     return f"rows {operator} {part}" if part else f"rows {operator}"
+
+
+def lag_of(source: str, location: str) -> str:
+    """Name the observation of the age of a source's records as they are read: its quantiles, and their number."""
+    return f"{_LAG}{source} {location}"
+
+
+def latency_of(observed: Mapping[str, Any], over_s: float) -> Latency | None:
+    """Return the age of the records that a batch has read, of the input whose records were oldest."""
+    found = [list(row[0]) for name, row in observed.items() if name.startswith(_LAG)]
+    known = [(quantiles, int(records)) for quantiles, records in found if quantiles]
+    if not known:
+        return None
+    p50, p95 = (max(0.0, max(q[n] for q, _ in known) / 1000) for n in (0, 1))
+    return Latency(p50=p50, p95=p95, rows=sum(records for _, records in known), over_s=over_s)
 
 
 def rejects_of(source: str, location: str) -> str:
@@ -159,6 +174,11 @@ class Tally:
             elif name.startswith(("rows ", "rejects ")):
                 whole = name.rpartition(" ")[0] if name.startswith("rows ") and name.count(" ") > 1 else name
                 self.rows[whole] += int(values[0])
+
+    @property
+    def rejected(self) -> int:
+        """Malformed records that the query has counted."""
+        return sum(self.rows[rejects_of(source, location)] for source, location in self.counting.rejects)
 
     def known(self) -> dict[str, int]:
         """Return the output rows of the operators that the batches have counts for."""

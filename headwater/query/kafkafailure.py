@@ -19,6 +19,7 @@ _AWAY = re.compile(
     rf"{_ERRORS}(?:Timeout|Disconnect|Network|BrokerNotAvailable|LeaderNotAvailable|CoordinatorNotAvailable|"
     rf"NotLeaderOrFollower)Exception{_SAYS}|No resolvable bootstrap urls[^\n]*"
 )
+_MISSING = re.compile(r"Topic (\S+) not present in metadata")
 _OTHERS = (
     (
         re.compile(_ERRORS + "UnknownTopicOrPartitionException"),
@@ -54,6 +55,12 @@ def kafka_failure(text: str, *, where: str) -> RuntimeFailure | None:
     for pattern, what, hint in _OTHERS:
         if pattern.search(text):
             return RuntimeFailure(what, where=where, hint=hint)
+    if (missing := _MISSING.search(text)) is not None:
+        return RuntimeFailure(
+            f"the broker has no topic {missing[1]}",
+            where=where,
+            hint="create it, or correct its name: also real-time mode's topic of dead letters has to be there",
+        )
     if (away := _AWAY.search(text)) is not None:
         return WaitsForBroker(
             f"no Kafka broker answers: {(away['text'] or away[0])[:_LONGEST]}",

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.core.jsonform import dump, load
+from headwater.core.metrics import Latency
 from headwater.disk.checkpoint import cut_off, has_written_nothing, newest_batch, reads_agree
-from headwater.query.counting import Counting, Tally
+from headwater.query.counting import Counting, Tally, latency_of
 from headwater.query.failure import translated
 from headwater.query.late import late_rows, watermark_of
 
@@ -89,6 +90,12 @@ class Running:
     tally: Tally = field(default_factory=lambda: Tally(Counting()))
     explain: Callable[[str, str], RuntimeFailure] = translated
     """Makes the error of Spark's text and the unit's name."""
+    real_time: float = 0.0
+    """Seconds that a batch lasts in Spark's real-time mode; 0 for a query that ends a batch with its rows."""
+    slots: int = 0
+    """Task slots that it holds in real-time mode."""
+    latency: Latency | None = None
+    """Age of the records of the newest batch in real-time mode as they were read."""
     _scanned: int = 0
     _looked: float = 0.0
     _looking: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -109,6 +116,8 @@ class Running:
             "done": self.done,
             "busy_s": self.busy_s,
             "cpu_s": self.cpu_s,
+            "real_time": self.real_time,
+            "slots": self.slots,
         }
 
     @classmethod
@@ -133,6 +142,8 @@ class Running:
             done=int(note.get("done", 0)),
             busy_s=float(note.get("busy_s", 0.0)),
             cpu_s=float(note.get("cpu_s", 0.0)),
+            real_time=float(note.get("real_time", 0.0)),
+            slots=int(note.get("slots", 0)),
         )
 
     def wait_until_ready(self) -> None:
@@ -167,7 +178,10 @@ class Running:
             return
         self.last_batch = batch
         rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
-        took = float(progress["durationMs"].get("triggerExecution", 0))
+        # In real-time mode a batch lasts that long whatever it has to do.
+        took = max(0.0, float(progress["durationMs"].get("triggerExecution", 0)) - self.real_time * 1000)
+        if self.real_time:
+            self.latency = latency_of(progress.get("observedMetrics") or {}, self.real_time)
         begun = _epoch(progress["timestamp"])
         self.batches.append(Batch(batch, begun, took / 1000, rows))
         self.busy_s += took / 1000
@@ -249,7 +263,9 @@ class Running:
             if checkpoint is None:
                 return not self.query.status["isTriggerActive"]
             # Read the files: on a busy core Spark answers slowly.
-            ended = newest_batch(checkpoint / "commits") > before or not cut_off(checkpoint)
+            # In real-time mode a batch writes its offsets at its end only.
+            rests = not cut_off(checkpoint) and not self.real_time
+            ended = newest_batch(checkpoint / "commits") > before or rests
             return ended or (at_once and has_written_nothing(checkpoint))
 
         asked = -math.inf

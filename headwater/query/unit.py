@@ -35,20 +35,32 @@ from headwater.connectors.writers import DEAD_LETTERS
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sources, stateful
 from headwater.dataflow.lookup import Lookup
-from headwater.dataflow.sinks import JdbcSink, Sink
+from headwater.dataflow.sinks import JdbcSink, RealTimeKafkaSink, Sink
 from headwater.dataflow.types import StreamType
 from headwater.disk.checkpoint import AGAIN
 from headwater.disk.layout import Layout
 from headwater.plan.content import source_locations, visited
 from headwater.plan.onepass import one_pass, steps
+from headwater.plan.realtime import real_time_sink
 from headwater.plan.spec import UnitSpec
 from headwater.query import compile
 from headwater.query.corrupt import DEAD, GOOD, PASSED, past, read_whole
-from headwater.query.counting import TAGS, Counting, Read, WatermarkInput, points, rejects_of, rows_of, time_of
+from headwater.query.counting import (
+    TAGS,
+    Counting,
+    Read,
+    WatermarkInput,
+    lag_of,
+    points,
+    rejects_of,
+    rows_of,
+    time_of,
+)
 from headwater.query.fanout import tagged
 from headwater.query.ingest import Inputs
 from headwater.query.late import late_of, rows_by_close
 from headwater.query.latency import LatencyTracking
+from headwater.query.realtime import letters_alone, to_topics
 from headwater.query.sinkwriters import described
 from headwater.query.writer import TAG, tag_column
 from headwater.sql.lexer import quote_string, quoted
@@ -64,7 +76,7 @@ class CompiledUnit:
 
     frame: DataFrame
     sink_writers: tuple[dict[str, Any], ...]
-    spark_sink: JdbcSink | None
+    spark_sink: JdbcSink | RealTimeKafkaSink | None
     controlled: bool
     """Whether the end of its input must be signalled through its control directory."""
     scans: int
@@ -139,16 +151,23 @@ class UnitCompiler:
         self._served = one_pass(spec.flow, spec.unit.operators)
         self._points = self._to_observe() if measure else frozenset()
         times = (spec.flow.types[i].event_time for i in (*spec.flow.given, *spec.unit.operators))
+        self._is_real_time = real_time_sink(spec.flow, spec.unit.operators) is not None
         self._may_idle = any(time is not None and time.idle_after is not None for time in times)
 
     def compile(self) -> CompiledUnit:
         """Compile inputs, operators and outputs."""
         outputs = self._unit.outputs
         last = self._flow[outputs[0]]
+        frame: DataFrame
+        sink_writers: list[dict[str, Any]] = []
+        sink: JdbcSink | RealTimeKafkaSink | None = None
         if isinstance(last, JdbcSink):
-            frame, sink_writers, sink = self._frame(last.inputs[0]), [], last
+            frame, sink = self._frame(last.inputs[0]), last
         else:
-            frame, sink_writers, sink = *self._routed(), None
+            if isinstance(last, RealTimeKafkaSink):
+                frame, sink = self._real_time(last), last
+            else:
+                frame, sink_writers = self._routed()
             self._counting.outputs = list(outputs)
         counting = self._counting if self._measure else Counting(inputs=self._counting.inputs)
         replayed = frozenset(self._replayed)
@@ -299,17 +318,16 @@ class UnitCompiler:
             if replayed is not None:
                 self._replayed.add(source.id)
                 self._counting.reads.append(Read(source.id, location, counts, replayed=True))
-            synced = self._synced()
-            limit = self._channel.get("max_rows_per_batch")
             frame = source_frame(
                 self._spark,
                 source,
                 location,
                 name=name,
                 spool=spool,
-                synced=synced,
+                synced=self._synced(),
                 replayed=replayed,
-                limit=limit,
+                limit=None if self._is_real_time else self._channel.get("max_rows_per_batch"),
+                lag=lag_of(source.id, location) if self._is_real_time and not again else None,
             )
             yield location, frame
 
@@ -364,6 +382,8 @@ class UnitCompiler:
         """
         if not self._spec.needs_watermark:
             return frame
+        if self._is_real_time:
+            return frame.withWatermark(operator.column, compile.span(operator.duration(operator.delay, "delay")))
         self._controlled = True
         directory = self._layout.control(self._unit)
         directory.mkdir(parents=True, exist_ok=True)
@@ -453,6 +473,24 @@ class UnitCompiler:
                 frame = frame.unionByName(dead, allowMissingColumns=True)
         return frame, sink_writers
 
+    def _real_time(self, sink: RealTimeKafkaSink) -> DataFrame:
+        """Return the rows of a sink in real-time mode, and dead letters, with their topics."""
+        schema = self._flow.types[sink.inputs[0]].schema
+        texts = [s for s in self._sources() if can_be_malformed(s)]
+        way = self._past()
+        if way is not None:
+            routed = self._passed_around(texts[0], way)
+            for place in dict.fromkeys(r.location for r in self._counting.reads):
+                routed = self._rejected(routed, texts[0], str(place), quoted(DEAD))
+            return to_topics(routed, sink, schema)
+        frame = to_topics(self._frame(sink.inputs[0]), sink, schema)
+        for source in texts:
+            for location, raw in self._raw_sources(source):
+                letters = letters_alone(read_whole(raw, source, location), schema)
+                letters = self._rejected(letters, source, location, quoted(DEAD))
+                frame = frame.unionByName(to_topics(letters, sink, schema))
+        return frame
+
     def _sources(self) -> list[sources.Source]:
         return [o for i in self._unit.operators if isinstance(o := self._flow[i], sources.Source)]
 
@@ -477,11 +515,12 @@ class UnitCompiler:
         self._counting.observed.append(scan)
         return self._count(frame, rows_of(scan), condition)
 
-    def _rejected(self, frame: DataFrame, source: sources.Source, location: str) -> DataFrame:
-        """Make the query count the malformed records of a source at a location."""
+    def _rejected(
+        self, frame: DataFrame, source: sources.Source, location: str, letter: str | None = None
+    ) -> DataFrame:
+        """Make the query count the malformed records of a source at a location; ``letter``: their column."""
         self._counting.rejects.append((source.id, location))
-        tag = len(self._unit.outputs)
-        condition = f"{TAG} = {tag} AND {tag_column(tag)}.location = {quote_string(location)}"
+        condition = f"{letter or tag_column(len(self._unit.outputs))}.location = {quote_string(location)}"
         return self._count(frame, rejects_of(source.id, location), condition)
 
     def _past(self) -> list[ops.Operator] | None:
@@ -494,6 +533,17 @@ class UnitCompiler:
     def _in_one_read(self, source: sources.Source, way: list[ops.Operator]) -> DataFrame:
         """Route rows and malformed records of a single text source with one read."""
         assert self._served is not None
+        frame = self._passed_around(source, way)
+        outputs = self._unit.outputs
+        routed = tagged(self._flow, self._served, outputs, frame, self._counted, corrupt=True)
+        if len(outputs) > 1:
+            routed = self._tags_counted(routed)
+        for place in dict.fromkeys(r.location for r in self._counting.reads if r.operator == source.id):
+            routed = self._rejected(routed, source, str(place))
+        return routed
+
+    def _passed_around(self, source: sources.Source, way: list[ops.Operator]) -> DataFrame:
+        """Pass malformed records of a single text source around the operators of a way."""
         # The steps up to the watermark are taken for each location by itself, as in ``_by_read``.
         timed = next((n + 1 for n, step in enumerate(way) if isinstance(step, ops.Watermark)), 0)
         parts, begin = [], len(self._counting.reads)
@@ -506,13 +556,7 @@ class UnitCompiler:
         frame = _united(parts)
         for step in way[timed:]:
             frame = self._step(step, frame)
-        outputs = self._unit.outputs
-        routed = tagged(self._flow, self._served, outputs, frame, self._counted, corrupt=True)
-        if len(outputs) > 1:
-            routed = self._tags_counted(routed)
-        for place in dict.fromkeys(r.location for r in self._counting.reads if r.operator == source.id):
-            routed = self._rejected(routed, source, str(place))
-        return routed
+        return frame
 
     def _step(self, step: ops.Operator, frame: DataFrame, number: int = 0, begin: int = 0) -> DataFrame:
         """Take an operator's step with the rows of one read, past malformed records."""

@@ -25,7 +25,7 @@ from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.connectors.sparkclient import DIRECTORY_VARIABLE, SERVER_RECORD, connect
-from headwater.continuum.sparksettings import SparkSettings
+from headwater.continuum.sparksettings import MASTER, SparkSettings, slots_of
 from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.core.permissions import OPEN
 from headwater.disk.credentials import code_environment
@@ -79,6 +79,9 @@ STREAMING_CONF: Mapping[str, str] = {
     "spark.sql.variable.substitute": "false",
 }
 
+PARALLELISM = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
+"""Settings that keep queries in as many parts as there are cores, where Spark has more task slots."""
+
 SERVER_CONF: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
@@ -131,6 +134,8 @@ class Endpoint(Protocol):
 
     directory: Path
     cores: int
+    slots: int | None
+    """Number of tasks that run at once; None where it is not known."""
     attached: bool
     """Whether queries of an earlier agent may still run there."""
 
@@ -174,6 +179,7 @@ class LocalEndpoint:
     """Whether the server was found running, perhaps with queries."""
     processes: tuple[int, ...] = ()
     """The server and the zygote of its Python workers; none where a cluster does the work."""
+    slots: int | None = None
 
     @classmethod
     def attach(
@@ -198,6 +204,7 @@ class LocalEndpoint:
             str(record["session"]),
             attached=True,
             processes=tuple(int(pid) for pid in record.get("processes", ())),
+            slots=record.get("slots"),
         )
         start = dict(began)
         found._again = lambda: cls.start(directory, **start)
@@ -223,7 +230,8 @@ class LocalEndpoint:
         """Start a server with its log, scratch files and record in ``directory``.
 
         ``master`` is that of a standalone cluster in the zone, ``spark://host:port``; its hosts must have
-        Headwater installed and see ``directory``'s disk. Without one, the server itself does the work.
+        Headwater installed and see ``directory``'s disk. Without one, the server itself does the work, as many tasks
+        at once as ``cores``, or as ``spark.master: local[n]`` of ``extra_conf`` says.
 
         ``packages`` are Maven coordinates that Spark fetches before it starts. ``secrets`` are the names of the
         secrets that its Python workers may read, perhaps with ``*``; no other secret is in its environment.
@@ -244,6 +252,8 @@ class LocalEndpoint:
         address = "127.0.0.1" if master is None else address_towards(master)
         token, session = token_urlsafe(24), str(uuid.uuid4())
         home = spark_home(directory, java, Path(pyspark.__file__).parent, lean=small)
+        wide = (extra_conf or {}).get(MASTER)
+        slots = None if master is not None else cores if wide is None else slots_of(wide)
         conf = {
             **SERVER_CONF,
             **STREAMING_CONF,
@@ -258,10 +268,11 @@ class LocalEndpoint:
             **(SMALL_CONF if small else {}),
             **reserved_memory(memory_mb),
             **({"spark.jars.packages": ",".join(packages)} if packages else {}),
-            **(extra_conf or {}),
+            **({} if wide is None else dict.fromkeys(PARALLELISM, str(cores))),
+            **{key: value for key, value in (extra_conf or {}).items() if key != MASTER},
             **({**LOCAL_AUTH, **FILES_CONF, SOCKETS_CONF: str(make_sockets(directory))} if master is None else {}),
         }
-        arguments = [str(home.path / "bin" / "spark-submit"), "--master", master or f"local[{cores}]"]
+        arguments = [str(home.path / "bin" / "spark-submit"), "--master", master or wide or f"local[{cores}]"]
         arguments += ["--driver-memory", f"{memory_mb}m"]
         arguments += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         # It is on the command line to recognize the process; further settings may be secrets, which `ps` would show.
@@ -291,7 +302,7 @@ class LocalEndpoint:
                 serve = [sys.executable, "-m", "headwater.spark.zygote", str(directory), str(process.pid)]
                 zygote = _spawn(serve, environment, directory)
             own = tuple(p.pid for p in (process, zygote) if p is not None and master is None)
-            endpoint = cls(directory, port, token, process.pid, cores, session, processes=own)
+            endpoint = cls(directory, port, token, process.pid, cores, session, processes=own, slots=slots)
             endpoint._process, endpoint._zygote = process, zygote
             start: dict[str, Any] = {
                 "cores": cores,
@@ -306,6 +317,7 @@ class LocalEndpoint:
             }
             endpoint._again = lambda: cls.start(directory, **start)
             known = {"pid": process.pid, "port": port, "token": token, "session": session, "cores": cores}
+            known |= {"slots": slots}
             _write_record(directory, {**known, "processes": own, "start": start})
             try:
                 endpoint._wait(limit)

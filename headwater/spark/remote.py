@@ -33,6 +33,7 @@ class RemoteEndpoint:
     """The connection to a Spark Connect server; ``directory`` stores the session's id, to adopt its queries."""
 
     attached = True
+    slots: int | None = None
     processes: tuple[int, ...] = ()
 
     def __init__(self, url: str, directory: Path, cores: int) -> None:

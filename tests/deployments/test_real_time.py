@@ -1,0 +1,161 @@
+"""Units in Spark's real-time mode: no row is lost through kills and stops, and repeated rows are repetitions."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater as hw
+from headwater.app.local import LocalRun
+from headwater.connectors.packages import KAFKA
+from headwater.continuum.model import Continuum
+from headwater.core.errors import DeploymentError
+from headwater.core.metrics import UnitProgress
+from headwater.dataflow.graph import Dataflow
+from headwater.disk.settings import UnitSettings
+from headwater.plan.build import build
+from headwater.spark.broker import LocalBroker
+from headwater.spark.endpoint import LocalEndpoint
+from headwater.testing import batch_result
+from tests.conftest import running_broker, start_endpoint
+from tests.deployments.flows import SCHEMA, rows
+from tests.faults import until
+from tests.topics import Topic
+
+CONTINUUM = Continuum.from_text("layers: [edge]\nzones: {E1: {layer: edge, locations: [L1, L2]}}")
+PARSED = "from_json(CAST(value AS string), 'id bigint, ts timestamp, k string, v double')"
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    with running_broker(tmp_path_factory.mktemp("topics")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
+    """Yield a Spark with task slots for the partitions of topics, which the tests kill."""
+    started = start_endpoint(
+        tmp_path_factory.mktemp("wide"), packages=[KAFKA], cores=2, extra_conf={"spark.master": "local[8]"}
+    )
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def running(flow: Dataflow, place: Path, endpoint: LocalEndpoint) -> LocalRun:
+    run = LocalRun(build(flow, CONTINUUM), place, endpoint, UnitSettings(trigger="200 milliseconds"))
+    run.start()
+    return run
+
+
+def unit_of(run: LocalRun) -> UnitProgress:
+    run.look()
+    (unit,) = run.progress().units
+    assert unit.error is None, unit.error
+    return unit
+
+
+def written(topic: Topic) -> Counter[str]:
+    return Counter(record.value().decode() for record in topic.records())
+
+
+def expected_of(flow: Dataflow, endpoint: LocalEndpoint) -> list[dict[str, Any]]:
+    (found,) = batch_result(endpoint.session(), flow, CONTINUUM).values()
+    return list(found.to_pylist())
+
+
+def test_rows_survive_kills_and_malformed_records_go_to_their_topic(
+    topics: LocalBroker, wide: LocalEndpoint, tmp_path: Path
+) -> None:
+    """Two locations, each with a topic; the Spark is killed in a batch, and the run stopped, while rows come."""
+    made = rows(90, seed=5)
+    given = {name: Topic(topics, name=f"rt-{name}", partitions=1) for name in ("L1", "L2")}
+    out, letters = Topic(topics, name="rt-out"), Topic(topics, name="rt-out.dead-letters", partitions=1)
+    builder = hw.flow("quick", locations=list(given))
+    read = builder.read.kafka(topics.address, "rt-{location}", SCHEMA, location_as="location")
+    kept = read.where("v IS NULL OR v > 0").select("id", "k", "location", "round(v, 3) AS v")
+    kept.write.kafka(out.servers, out.name, key="k", delivery="at_least_once", real_time="5 seconds")
+    flow = builder.build()
+
+    def send(first: int, last: int) -> None:
+        for name, topic in given.items():
+            topic.send_all(made[name][first:last], partitions=1)
+            topic.send(f"broken {name} {first}")
+
+    send(0, 20)
+    run = running(flow, tmp_path / "run", wide)
+    try:
+        until(lambda: unit_of(run) and len(written(out)) > 10, "the first rows, long before the batch ends")
+        until(lambda: unit_of(run).latency is not None, "a batch's end")
+        unit = unit_of(run)
+        assert unit.latency is not None and unit.latency.rows == 42 and unit.latency.p95 >= unit.latency.p50 >= 0
+        assert unit.dead_letters == 2
+        send(20, 40)
+        wide.kill()
+        wide.restart()
+        send(40, 60)
+        run = running(flow, tmp_path / "run", wide)
+        run.stop()
+        run = running(flow, tmp_path / "run", wide)
+        send(60, 80)
+        run.settle()
+        send(80, 90)
+        run.drain()
+    finally:
+        run.stop()
+    expected = Counter(row["value"] for row in expected_of(flow, wide))
+    got = written(out)
+    assert expected.keys() == got.keys() and all(got[value] >= count for value, count in expected.items())
+    dead = {json.loads(value)["record"] for value in written(letters)}
+    assert dead == {f"broken {name} {first}" for name in given for first in (0, 20, 40, 60, 80)}
+
+
+def test_the_last_row_of_each_key_is_the_result_of_an_aggregate(
+    topics: LocalBroker, wide: LocalEndpoint, tmp_path: Path
+) -> None:
+    given, out = Topic(topics), Topic(topics, partitions=1)
+    builder = hw.flow("counts", locations=["L1"])
+    raw = builder.read.kafka(topics.address, given.name, format="raw")
+    read = raw.select(f"{PARSED} AS r").select("r.id", "r.ts", "r.k", "r.v").where("ts IS NOT NULL")
+    counted = (
+        read.with_watermark("ts", "1 hour")
+        .group_by(hw.window("ts", "10 seconds"), "k")
+        .agg(n="count(*)", most="max(v)")
+    )
+    shown = counted.select("window.start AS begin", "k", "n", "most")
+    shown.write.kafka(
+        out.servers, out.name, key="concat(begin, '/', k)", delivery="at_least_once", real_time="5 seconds"
+    )
+    flow = builder.build()
+    made = rows(60, seed=6)["L1"]
+    run = running(flow, tmp_path / "run", wide)
+    try:
+        given.send_all(made[:30])
+        until(lambda: unit_of(run) and len(written(out)) > 3, "rows of open windows")
+        run.settle()
+        wide.kill()
+        wide.restart()
+        given.send_all(made[30:])
+        run = running(flow, tmp_path / "run", wide)
+        run.drain()
+    finally:
+        run.stop()
+    latest = {record.key().decode(): record.value().decode() for record in out.records()}
+    assert latest == {row["key"]: row["value"] for row in expected_of(flow, wide)}
+
+
+def test_too_few_task_slots_are_refused(topics: LocalBroker, wide: LocalEndpoint, tmp_path: Path) -> None:
+    given, out = Topic(topics, partitions=7), Topic(topics)
+    builder = hw.flow("many", locations=["L1"])
+    read = builder.read.kafka(topics.address, given.name, SCHEMA)
+    read.write.kafka(out.servers, out.name, delivery="at_least_once", real_time="5 seconds")
+    with pytest.raises(DeploymentError) as refused:
+        running(builder.build(), tmp_path / "run", wide)
+    assert "needs 7 task slots" in str(refused.value) and "local[9]" in str(refused.value)
