@@ -20,12 +20,15 @@ from headwater.dataflow.stateful import Aggregate, CountWindow, Join, Scan
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.plan.onepass import one_pass
 from headwater.plan.profile import Known, Profile
+from headwater.plan.realtime import real_time_of
 
 HostKey = tuple[str, str]
 """Zone and name of a host."""
 _ROUNDS = 30
 _FULL = 0.98
 """Load of a host beyond which batches take for ever."""
+_AT_ONCE = 0.01
+"""Seconds of a row through a unit in real-time mode: 9 ms were measured (benchmarks.realtime)."""
 _TAIL = 1.645
 """Standard deviations from mean to 95th percentile of a sum of many waits."""
 
@@ -228,7 +231,8 @@ class _Prediction:
         work = [self.work(u) for u in units]
         fixed = [costs.fixed(self._plan, u) for u in units]
         fixed_cpu = [costs.fixed_cpu(self._plan, u) for u in units]
-        period = [max(trigger, x) for x in fixed]
+        lasting = [real_time_of(self._plan.dataflow, u.operators) for u in units]
+        period = [lasts or max(trigger, x) for lasts, x in zip(lasting, fixed, strict=True)]
         cpu, batch = list(work), list(fixed)
         for _ in range(_ROUNDS):
             before = list(period)
@@ -237,6 +241,8 @@ class _Prediction:
             for n in numbers:
                 taken[keys[n]] += cpu[n]
             for n in numbers:
+                if lasting[n]:
+                    continue
                 beside = others[n] + taken[keys[n]] - cpu[n]
                 speed = max(1.0 - _FULL, 1.0 - beside / cores[n])
                 batch[n] = (fixed[n] + work[n] / cores[n] * period[n]) / speed
@@ -248,8 +254,8 @@ class _Prediction:
         return {
             u.id: UnitPrediction(
                 rows_in=sum(self._taken[u.id, o] for o in _entrances(self._plan, u)),
-                period=period[n],
-                batch_s=batch[n],
+                period=0.0 if lasting[n] else period[n],
+                batch_s=_AT_ONCE if lasting[n] else batch[n],
                 cpu=cpu[n],
             )
             for n, u in enumerate(units)

@@ -7,6 +7,7 @@ out. In the same way entries may be deleted that the query has not read. Such a 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from headwater.channels.base import BEGUN
 from headwater.channels.log import Log
 from headwater.connectors.writers import open_sink_writer
 from headwater.core.errors import DeploymentError
-from headwater.disk.checkpoint import has_begun, positions_in, sweep_torn
+from headwater.disk.checkpoint import has_begun, newest_batch, positions_in, sweep_torn
+from headwater.disk.durable import write_atomically
 from headwater.disk.repair import Condition, damaged_files, examine, has_forgotten, repair, start_positions
+from headwater.plan.content import is_stateful
 from headwater.plan.model import Channel
+from headwater.plan.realtime import real_time_sink
 from headwater.plan.spec import UnitSpec
 
 _HINT = (
@@ -25,6 +29,7 @@ _HINT = (
     "backup; to begin again without the state, give `headwater run` --fresh and other or empty sinks, or stop the "
     "deployment and apply it under another name"
 )
+_STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _SHOWN = 3  # damaged files in a message
 
 
@@ -44,6 +49,43 @@ def resume(
     _refuse_published(spec, checkpoint, found, sink_writers)
     _refuse_deleted(spec, checkpoint, found, log)
     repair(checkpoint, found)
+
+
+def set_state_format(spec: UnitSpec, checkpoint: Path) -> None:
+    """Let a stopped query go on in the mode of its spec: real-time mode has another format of state than batches.
+
+    Without state the format is a setting in the checkpoint; raise DeploymentError for state in the other format.
+    """
+    batch = newest_batch(checkpoint / "offsets")
+    if batch < 0:
+        return
+    file = checkpoint / "offsets" / str(batch)
+    version, header, *offsets = file.read_text(encoding="utf-8").split("\n")
+    known = json.loads(header)
+    is_real_time = real_time_sink(spec.flow, spec.unit.operators) is not None
+    if (known["conf"].get(_STATE_FORMAT, "1") == "2") == is_real_time:
+        return
+    if is_stateful(spec.flow, spec.unit):
+        raise DeploymentError(
+            "its state cannot change between real-time mode and batches",
+            where=f"unit {spec.id}",
+            hint="apply it under another name, or reset its state: --reset-state",
+        )
+    wanted = "2" if is_real_time else "1"
+    # The commits first: the entry of the offsets, which this looks at, is the last step.
+    for number in range(max(0, batch - 1), batch + 1):  # Spark reads the last two
+        commit = checkpoint / "commits" / str(number)
+        if commit.exists():
+            _, _, content = commit.read_text(encoding="utf-8").partition("\n")
+            _rewrite(commit, f"v{wanted}\n{content}")
+    known["conf"][_STATE_FORMAT] = wanted
+    _rewrite(file, "\n".join([version, json.dumps(known, separators=(",", ":")), *offsets]))
+
+
+def _rewrite(file: Path, text: str) -> None:
+    """Replace a file of a checkpoint, and drop the checksum that real-time mode has written beside it."""
+    (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+    write_atomically(file, text)
 
 
 def _refuse_published(

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headwater.agent.idleness import InputSeen, row_time
-from headwater.agent.resuming import resume
+from headwater.agent.resuming import resume, set_state_format
 from headwater.agent.unitchannels import UnitChannels
 from headwater.agent.work import Work
 from headwater.channels.base import AGAIN_AFTER
@@ -216,6 +216,7 @@ class Units:
         work.controlled, work.replayed = compiled.controlled, compiled.replayed
         with work.refusing():
             resume(spec, checkpoint, compiled.sink_writers, partial(self.channels.log, spec))
+            set_state_format(spec, checkpoint)
         passed = committed_watermark(checkpoint)
         name, trigger = query_name(spec), self.settings.trigger
         checked = self._checked_files(spec)

@@ -143,13 +143,18 @@ class RealTimeKafkaSink(KafkaSink):
     """
 
     kind: ClassVar[str] = "kafka_real_time"
-    shown: ClassVar[tuple[str, ...]] = ("topic", "real_time")
+    shown: ClassVar[tuple[str, ...]] = ("topic", "mode")
     real_time: RealTimeBatch
     dead_letters: Place
 
     @property
     def target(self) -> tuple[str, ...]:
         return KafkaSink.kind, self.bootstrap_servers, self.topic
+
+    @property
+    def mode(self) -> str:
+        """The mode and the length of its batches, for people."""
+        return f"real time, {self.real_time}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -261,7 +261,7 @@ class Running:
 
         def between_batches() -> bool:
             if checkpoint is None:
-                return not self.query.status["isTriggerActive"]
+                return bool(self.real_time) or not self.query.status["isTriggerActive"]
             # Read the files: on a busy core Spark answers slowly.
             # In real-time mode a batch writes its offsets at its end only.
             rests = not cut_off(checkpoint) and not self.real_time

@@ -71,15 +71,17 @@ def expected_of(flow: Dataflow, endpoint: LocalEndpoint) -> list[dict[str, Any]]
     return list(found.to_pylist())
 
 
-def test_rows_survive_kills_and_malformed_records_go_to_their_topic(
-    topics: LocalBroker, wide: LocalEndpoint, tmp_path: Path
+@pytest.mark.parametrize("kills", [0, pytest.param(2, marks=pytest.mark.long)])
+def test_no_row_is_lost_and_malformed_records_go_to_their_topic(
+    topics: LocalBroker, wide: LocalEndpoint, tmp_path: Path, kills: int
 ) -> None:
-    """Two locations, each with a topic; the Spark is killed in a batch, and the run stopped, while rows come."""
+    """Two locations, each with a topic; the run is stopped, and its Spark killed in a batch, while rows come."""
     made = rows(90, seed=5)
-    given = {name: Topic(topics, name=f"rt-{name}", partitions=1) for name in ("L1", "L2")}
-    out, letters = Topic(topics, name="rt-out"), Topic(topics, name="rt-out.dead-letters", partitions=1)
+    given = {name: Topic(topics, name=f"rt{kills}-{name}", partitions=1) for name in ("L1", "L2")}
+    out = Topic(topics, name=f"rt{kills}-out")
+    letters = Topic(topics, name=f"{out.name}.dead-letters", partitions=1)
     builder = hw.flow("quick", locations=list(given))
-    read = builder.read.kafka(topics.address, "rt-{location}", SCHEMA, location_as="location")
+    read = builder.read.kafka(topics.address, f"rt{kills}-{{location}}", SCHEMA, location_as="location")
     kept = read.where("v IS NULL OR v > 0").select("id", "k", "location", "round(v, 3) AS v")
     kept.write.kafka(out.servers, out.name, key="k", delivery="at_least_once", real_time="5 seconds")
     flow = builder.build()
@@ -98,15 +100,14 @@ def test_rows_survive_kills_and_malformed_records_go_to_their_topic(
         assert unit.latency is not None and unit.latency.rows == 42 and unit.latency.p95 >= unit.latency.p50 >= 0
         assert unit.dead_letters == 2
         send(20, 40)
-        wide.kill()
-        wide.restart()
+        for _ in range(kills):
+            wide.kill()
+            wide.restart()
+            run = running(flow, tmp_path / "run", wide)
         send(40, 60)
-        run = running(flow, tmp_path / "run", wide)
         run.stop()
         run = running(flow, tmp_path / "run", wide)
-        send(60, 80)
-        run.settle()
-        send(80, 90)
+        send(60, 90)
         run.drain()
     finally:
         run.stop()
@@ -114,9 +115,10 @@ def test_rows_survive_kills_and_malformed_records_go_to_their_topic(
     got = written(out)
     assert expected.keys() == got.keys() and all(got[value] >= count for value, count in expected.items())
     dead = {json.loads(value)["record"] for value in written(letters)}
-    assert dead == {f"broken {name} {first}" for name in given for first in (0, 20, 40, 60, 80)}
+    assert dead == {f"broken {name} {first}" for name in given for first in (0, 20, 40, 60)}
 
 
+@pytest.mark.long
 def test_the_last_row_of_each_key_is_the_result_of_an_aggregate(
     topics: LocalBroker, wide: LocalEndpoint, tmp_path: Path
 ) -> None:
@@ -149,6 +151,32 @@ def test_the_last_row_of_each_key_is_the_result_of_an_aggregate(
         run.stop()
     latest = {record.key().decode(): record.value().decode() for record in out.records()}
     assert latest == {row["key"]: row["value"] for row in expected_of(flow, wide)}
+
+
+@pytest.mark.long
+def test_a_unit_changes_to_real_time_mode_and_back(topics: LocalBroker, wide: LocalEndpoint, tmp_path: Path) -> None:
+    """It goes on behind the records that it has written, and a filter is edited on the way."""
+    made = rows(60, seed=8)["L1"]
+    given, out = Topic(topics), Topic(topics)
+
+    def flow(least: float, **sink: Any) -> Dataflow:
+        builder = hw.flow("changing", locations=["L1"])
+        kept = builder.read.kafka(topics.address, given.name, SCHEMA).where(f"v IS NULL OR v > {least}")
+        kept.select("id").write.kafka(out.servers, out.name, delivery="at_least_once", **sink)
+        return builder.build()
+
+    for n, (least, sink) in enumerate(
+        ((0, {}), (0, {"real_time": "5 seconds"}), (1, {"real_time": "5 seconds"}), (0, {}))
+    ):
+        run = running(flow(least, **sink), tmp_path / "run", wide)
+        try:
+            given.send_all(made[15 * n : 15 * (n + 1)])
+            run.settle()
+        finally:
+            run.stop()
+    expected = {row["id"] for n, row in enumerate(made) if row["v"] is None or row["v"] > (1 if 30 <= n < 45 else 0)}
+    assert {json.loads(value)["id"] for value in written(out)} == expected
+    assert max(written(out).values()) <= 2
 
 
 def test_too_few_task_slots_are_refused(topics: LocalBroker, wide: LocalEndpoint, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from headwater.connectors.sparktypes import spark_type
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError, ErrorList
 from headwater.dataflow.operators import MapBatches, Select, Where
-from headwater.dataflow.sinks import CallbackSink
+from headwater.dataflow.sinks import CallbackSink, RealTimeKafkaSink
 from headwater.plan.build import build
 from headwater.sql.schema import Schema
 
@@ -229,6 +229,18 @@ def test_shared_frames_share_operators() -> None:
     assert [o.kind for o in hw.from_pyspark("f", job).build().operators].count("where") == 1
 
 
+def test_the_trigger_of_real_time_mode_is_a_setting_of_its_sink() -> None:
+    def job(spark: Any) -> None:
+        rows = (
+            spark.readStream.format("kafka").option("kafka.bootstrap.servers", "b:1").option("subscribe", "in").load()
+        )
+        out = rows.select("value").writeStream.format("kafka").option("kafka.bootstrap.servers", "b:1")
+        out.option("topic", "out").outputMode("update").trigger(realTime="1 minute").start()
+
+    (sink,) = hw.from_pyspark("f", job).build().sinks
+    assert isinstance(sink, RealTimeKafkaSink) and sink.real_time == "1 minute"
+
+
 TOPIC = "spark.readStream.format('kafka').option('kafka.bootstrap.servers', 'b:1').option('subscribe', 't')"
 WRONG: list[tuple[str, str]] = [
     ("df.orderBy('v')", ".top_k("),
@@ -252,6 +264,8 @@ WRONG: list[tuple[str, str]] = [
     ("df.withColumn('u', F.udf(lambda v: v).asNondeterministic()('v'))", "asNondeterministic"),
     ("df.where(F.udf(lambda v: v)('nosuch') > 1)", "the columns are"),
     ("df.groupBy('ts').agg(F.pandas_udf(lambda v: v.max(), 'double', 'grouped_agg')('v').alias('m'))", "map_batches"),
+    ("df.writeStream.format('console').outputMode('update').trigger(realTime='5 seconds').start()", 'format("kafka")'),
+    ("df.writeStream.format('kafka').trigger(realTime='5 seconds').start()", "outputMode"),
     ("df.writeStream.foreach(print).start()", "foreachBatch"),
     ("df.intersect(df)", "unionByName"),
     ("df.fillna(0)", "coalesce"),

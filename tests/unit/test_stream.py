@@ -146,6 +146,7 @@ SINKS: list[Callable[[Stream], Any]] = [
     lambda s: s.write.memory("rows"),
     lambda s: s.write.for_each_batch(lambda table, number: None),
     lambda s: s.write.kafka("b:9092", "t", key="k", value="k", acks="all", linger_ms="5"),
+    lambda s: s.write.kafka("b:9092", "t", delivery="at_least_once", real_time="1 minute", dead_letters="bad"),
     lambda s: s.write.mqtt("broker:1883", topic_from="k", qos=2, retain=True),
     lambda s: s.write.format(FilesSink).options(path="/o/{zone}").start(),
     lambda s: s.write.parquet("/o", partition_by=["k"]),
