@@ -53,7 +53,7 @@ def growth(seen: list[Used]) -> Used:
 
 
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("batches", [800, pytest.param(40_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("batches", [300, pytest.param(40_000, marks=pytest.mark.long)])
 def test_a_week_of_small_batches_leaves_nothing_behind(tmp_path: Path, batches: int) -> None:
     path, members = tmp_path / "log", tmp_path / "in.members.json"
     server = LogServer("127.0.0.1:0", credential=ZONE, find=lambda name: FileLog(tmp_path / name, fsync=False))

@@ -88,7 +88,7 @@ def differences(plan: DeploymentPlan, endpoint: LocalEndpoint, got: Mapping[str,
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("ended", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ended", [pytest.param(ended, marks=pytest.mark.long) for ended in (False, True)])
 def test_a_run_waits_for_its_broker(ended: bool, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     """``ended``: the broker is away until Spark has ended the queries."""
     with running_broker(tmp_path / "kafka") as broker:

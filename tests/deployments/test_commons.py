@@ -245,6 +245,7 @@ def test_dataflows_come_and_go(endpoint: LocalEndpoint, tmp_path: Path, controll
     world.check(ended=True)
 
 
+@pytest.mark.long
 def test_a_dataflow_that_joins_a_pool_does_not_mix_its_rows_with_those_of_another_run(
     tmp_path: Path, controller: Controller
 ) -> None:

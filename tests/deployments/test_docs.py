@@ -21,6 +21,7 @@ def test_nexmark_guide_runs(tmp_path: Path) -> None:
     pages.run([pages.DOCS / "guides" / "nexmark.md"], tmp_path, having=("spark",))
 
 
+@pytest.mark.long
 def test_sql_guide_runs(tmp_path: Path) -> None:
     """Run the dataflow of the SQL guide in three zones."""
     pages.run([pages.DOCS / "guides" / "sql.md"], tmp_path, having=("spark",))
@@ -36,22 +37,26 @@ def test_tutorial_is_deployed(tmp_path: Path) -> None:
         deployments.down(tmp_path / ".headwater")
 
 
+@pytest.mark.long
 def test_patterns_guide_runs(tmp_path: Path) -> None:
     """Run the dataflow of the guide on row patterns in two zones."""
     pages.run([pages.DOCS / "guides" / "patterns.md"], tmp_path, having=("spark",))
 
 
+@pytest.mark.long
 def test_models_guide_runs(tmp_path: Path) -> None:
     """Train a model, predict in two zones, and go on with another model."""
     pytest.importorskip("skl2onnx")
     pages.run([pages.DOCS / "guides" / "models.md"], tmp_path, having=("spark",))
 
 
+@pytest.mark.long
 def test_guide_of_ways_down_runs(tmp_path: Path) -> None:
     """Judge readings at two edges by a model that the cloud fits."""
     pages.run([pages.DOCS / "guides" / "send-down.md"], tmp_path, having=("spark",))
 
 
+@pytest.mark.long
 def test_tables_guide_runs(tmp_path: Path) -> None:
     """Write a Delta table and files by column, and read the table in another dataflow."""
     pytest.importorskip("deltalake")

@@ -27,8 +27,7 @@ from tests.deployments.test_oracle import DECISIONS
 def _cases() -> Iterator[Any]:
     for name in DOWNWARD:
         for decision in DECISIONS:
-            # A join cut from the windows behind it must not publish a watermark that its rows are behind.
-            quick = (name, decision) in {("pairs", "unit per operator"), ("limits", "unit per layer")}
+            quick = (name, decision) == ("limits", "unit per layer")
             yield pytest.param(name, decision, marks=[] if quick else [pytest.mark.long])
 
 

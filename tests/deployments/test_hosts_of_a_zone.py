@@ -91,7 +91,9 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
         yield started
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["few", "all"])
+@pytest.mark.parametrize(
+    "whole", [pytest.param(whole, marks=pytest.mark.long) for whole in (False, True)], ids=["few", "all"]
+)
 def test_units_move_between_hosts_and_are_spread_over_them(
     whole: bool, endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
 ) -> None:

@@ -272,6 +272,7 @@ def _counted(state: int | None, row: dict[str, Any]) -> tuple[int, dict[str, Any
     return number, {"id": row["id"], "n": number}
 
 
+@pytest.mark.long
 def test_an_edited_dataflow_reads_on(topics: LocalBroker, kafka_endpoint: LocalEndpoint, tmp_path: Path) -> None:
     """Another filter keeps the position; another topic is read from its start; the state stays in both."""
     first, second = Topic(topics, partitions=1), Topic(topics, partitions=1)

@@ -183,7 +183,7 @@ def test_a_sink_that_is_added_does_not_mix_its_rows_with_another_runs(
 
 
 @pytest.mark.parametrize(
-    "way", ["moved", *(pytest.param(w, marks=pytest.mark.long) for w in ("cut and fused", "by operator, then one"))]
+    "way", [pytest.param(w, marks=pytest.mark.long) for w in ("moved", "cut and fused", "by operator, then one")]
 )
 def test_what_is_placed_otherwise_goes_on_with_its_state(
     way: str, runs: Runs, source: BoundedSource, endpoint: LocalEndpoint

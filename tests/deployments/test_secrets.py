@@ -96,6 +96,7 @@ def test_a_function_finds_no_secret_in_environments_and_command_lines(tmp_path: 
     assert not leaks
 
 
+@pytest.mark.long
 def test_a_killed_agent_goes_on_with_its_credential_and_refuses_that_of_another_zone(
     endpoint: LocalEndpoint, tmp_path: Path, site: str
 ) -> None:

@@ -110,6 +110,7 @@ def _count(state: int, row: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     return state + 1, {"id": row["id"], "k": row["k"], "n": state + 1}
 
 
+@pytest.mark.long
 def test_a_unit_that_writes_tables_moves_with_its_state(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -279,6 +280,7 @@ def test_a_delta_table_is_read_once_over_kills_and_a_move(endpoint: LocalEndpoin
     assert not compare(expected, found)
 
 
+@pytest.mark.long
 def test_what_one_deployment_writes_another_reads(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
