@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import headwater as hw
+from headwater.app import deployments
 from headwater.app.local import LocalRun
 from headwater.connectors.packages import KAFKA
 from headwater.continuum.model import Continuum
@@ -18,12 +19,15 @@ from headwater.core.errors import DeploymentError
 from headwater.core.metrics import UnitProgress
 from headwater.dataflow.graph import Dataflow
 from headwater.disk.settings import UnitSettings
-from headwater.plan.build import build
+from headwater.plan.build import build, in_layers
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result
 from tests.conftest import running_broker, start_endpoint
+from tests.deployments.controllers import Controller, apply
+from tests.deployments.controllers import running as controlled
 from tests.deployments.flows import SCHEMA, rows
+from tests.deployments.test_handover import wait_until_read
 from tests.faults import until
 from tests.topics import Topic
 
@@ -177,6 +181,45 @@ def test_a_unit_changes_to_real_time_mode_and_back(topics: LocalBroker, wide: Lo
     expected = {row["id"] for n, row in enumerate(made) if row["v"] is None or row["v"] > (1 if 30 <= n < 45 else 0)}
     assert {json.loads(value)["id"] for value in written(out)} == expected
     assert max(written(out).values()) <= 2
+
+
+TWO = """
+name: two
+layers: [edge, cloud]
+zones:
+  C1: {{layer: cloud, hosts: {{c1: {{n_cpu: 2, memory: 1GiB}}}}, spark: {spark}}}
+  E1: {{layer: edge, parent: C1, locations: [L1], hosts: {{e1: {{n_cpu: 1, memory: 1GiB}}}}, spark: {spark}}}
+"""
+WIDE = Continuum.from_text(TWO.format(spark=f"{{packages: ['{KAFKA}'], conf: {{spark.master: 'local[6]'}}}}"))
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    with controlled("moving", tmp_path, seed=4) as started:
+        yield started
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_a_unit_moves_to_another_zone_and_back(topics: LocalBroker, tmp_path: Path, controller: Controller) -> None:
+    """Two agents, each with a Spark; the controller is killed at drawn moments of a change."""
+    made = rows(80, seed=9)["L1"]
+    given, out = Topic(topics), Topic(topics)
+    builder = hw.flow("moving", locations=["L1"])
+    read = builder.read.kafka(topics.address, given.name, SCHEMA).named("read")
+    read.select("id").write.kafka(out.servers, out.name, delivery="at_least_once", real_time="5 seconds")
+    flow, store = builder.build(), str(tmp_path / "store.db")
+    for number, layer in enumerate(("edge", "cloud", "edge")):
+        plan = build(flow, WIDE, in_layers(flow, WIDE, dict.fromkeys(flow.order, layer)))
+        controller.carry_out(apply(plan, store), kill=number > 0)
+        given.send_all(made[20 * number : 20 * (number + 1)])
+        wanted = {row["id"] for row in made[: 20 * (number + 1)]}
+        until(lambda wanted=wanted: wanted <= {json.loads(value)["id"] for value in written(out)}, "all rows")
+        wait_until_read(tmp_path, plan, 20)
+    given.send_all(made[60:])
+    controller.carry_out(deployments.stop("moving", store, how="finish"), kill=False)
+    assert controller.kills > 0
+    assert {json.loads(value)["id"] for value in written(out)} == {row["id"] for row in made}
 
 
 def test_too_few_task_slots_are_refused(topics: LocalBroker, wide: LocalEndpoint, tmp_path: Path) -> None:
