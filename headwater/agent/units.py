@@ -292,7 +292,7 @@ class Units:
         return not there <= work.replayed or self._has_changed_table(work)
 
     def _has_changed_table(self, work: Work) -> bool:
-        """Look for changed files of the reference tables whose time has come."""
+        """Look for changes of the reference tables whose time has come."""
         now = time.monotonic()
         for id_, versions in self._tables(work.spec).items():
             lookup = work.spec.flow[id_]
@@ -301,7 +301,7 @@ class Units:
             if now < work.tables_due.setdefault(id_, now + parse_duration(lookup.refresh)):
                 continue
             work.tables_due[id_] = now + parse_duration(lookup.refresh)
-            if versions.has_changed():
+            if versions.has_changed(self.endpoint.session):
                 return True
         return False
 
