@@ -5,6 +5,7 @@ One statement reads them, so they are of one moment. User and password are read 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from headwater.connectors.jdbc import lacks_driver, scheme_of
@@ -20,6 +21,7 @@ from headwater.sql.schema import DataType, Schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_CAUSE = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _WIDER = {"decimal": ("decimal", "float", "double"), "float": ("double",), "date": ("timestamp",)}
 
@@ -71,8 +73,10 @@ def jdbc_failure(error: Exception, lookup: Lookup) -> Exception:
         return Unavailable(
             f"Spark has no driver for {scheme_of(lookup.path)}", where=lookup.where, hint=how_to_add(lookup)
         )
+    text = str(error).strip() or type(error).__name__
+    *_, cause = [text.splitlines()[0], *_CAUSE.findall(text)]  # the driver's own words are the last ones
     return RuntimeFailure(
-        f"the table in the database was not read: {(str(error).splitlines() or [type(error).__name__])[0]}",
+        f"the table in the database was not read: {cause}",
         where=lookup.where,
         hint="check that the database answers, that the user may read the table, and that its values fit the schema "
         "given to table.jdbc(...); the unit starts again by itself",
@@ -82,16 +86,17 @@ def jdbc_failure(error: Exception, lookup: Lookup) -> Exception:
 def _options(lookup: Lookup) -> dict[str, str]:
     rows, known = lookup.database, known_database(lookup.path)
     assert rows is not None
-    named = {
+    named: dict[str, Any] = {
         "user": read_secret(rows.user_env, where=lookup.where),
         "password": read_secret(rows.password_env, where=lookup.where),
         "driver": known.driver if known is not None else None,
         "dbtable": rows.table,
         "query": rows.query,
+        "url": lookup.path,
     }
-    if scheme_of(lookup.path) == "jdbc:postgresql:":
-        named |= {"readOnly": "true", "readOnlyMode": "always"}  # a function in the statement may write
-    return {**dict(lookup.options), "url": lookup.path, **{k: v for k, v in named.items() if v is not None}}
+    if scheme_of(lookup.path) == "jdbc:postgresql:":  # a function in the statement may write
+        named["url"] += f"{'&' if '?' in lookup.path else '?'}readOnly=true&readOnlyMode=always"
+    return {**dict(lookup.options), **{k: v for k, v in named.items() if v is not None}}
 
 
 def _fits(found: str, declared: str) -> bool:
