@@ -59,7 +59,8 @@ from headwater.query.unit import (
     replayed_of,
     tracking_of,
 )
-from headwater.query.writer import sink_config
+from headwater.query.updating import updates_writer
+from headwater.query.writer import SINK_FORMAT, sink_config
 from headwater.spark.endpoint import LOG
 
 if TYPE_CHECKING:
@@ -230,15 +231,17 @@ class Units:
                 trigger=trigger,
             )
         else:
-            writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
             tracking = tracking_of(spec, self.layout)
             run = begin_run(checkpoint)
             synced = checkpoint if self.settings.channel.fsync else None
             config = sink_config(
                 spec.unit.epoch, compiled.sink_writers, tracking, run, checkpoint=synced, checked=checked
             )
-            writer = writer.option("config", config)
-            writer = writer.option("checkpointLocation", str(checkpoint))
+            if compiled.updates:
+                writer = updates_writer(compiled.frame, config)
+            else:
+                writer = compiled.frame.writeStream.format(SINK_FORMAT).option("config", config).outputMode("append")
+            writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
         tally, explain = Tally(compiled.counting), self._explain(spec)
         work.running = Running(query, scans=compiled.scans, tally=tally, passed=passed, explain=explain)

@@ -25,6 +25,7 @@ from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.settings import MOST_LOCATIONS, MOST_OPERATORS
 from headwater.dataflow.types import StreamType
+from headwater.dataflow.updates import update_problems
 
 FORMAT = 1
 MAX_JSON_BYTES = 64 * 2**20
@@ -85,7 +86,7 @@ class Dataflow:
     def __post_init__(self) -> None:
         problems = _size_problems(self) or [*_name_problems(self), *_shape_problems(self.operators)]
         if not problems:
-            problems = self._type_problems()
+            problems = self._type_problems() or [*update_problems(self._by_id, self.consumers, self.types)]
         if problems:
             raise ErrorList(problems)
 

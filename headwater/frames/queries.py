@@ -21,7 +21,8 @@ def written(stream: Stream, command: Message) -> WrittenStream[Stream]:
         raise DataflowError(
             f"output mode {shown(command.output_mode)}",
             where=where,
-            hint="leave it out: a window's row is written once, when the watermark has passed its end",
+            hint="leave it out: a window's row is written once, when the watermark has passed its end; for earlier "
+            "results .write.output_mode('update').postgres(url, 'table', keys=[...]) of Headwater's own streams",
         )
     if command.clustering_column_names or command.table_name:
         raise DataflowError(

@@ -73,6 +73,8 @@ class CompiledUnit:
     """Counters of its operators' rows."""
     replayed: frozenset[str]
     """The sources whose replayed records it reads."""
+    updates: bool = False
+    """Whether it outputs results as they change."""
 
 
 def lift_file(input_: WatermarkInput, lift: int | str) -> str:
@@ -152,7 +154,10 @@ class UnitCompiler:
             self._counting.outputs = list(outputs)
         counting = self._counting if self._measure else Counting(inputs=self._counting.inputs)
         replayed = frozenset(self._replayed)
-        return CompiledUnit(frame, tuple(sink_writers), sink, self._controlled, self._scans(), counting, replayed)
+        updates = any(stateful.updates(self._flow[i]) for i in self._unit.operators)
+        return CompiledUnit(
+            frame, tuple(sink_writers), sink, self._controlled, self._scans(), counting, replayed, updates
+        )
 
     def _scans_of_pass(self) -> set[str]:
         return set(self._served.scans) if self._served is not None else set()
