@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal
 
 from headwater.core.errors import DataflowError
-from headwater.core.text import cut
 from headwater.dataflow import habits, sinks, tablesinks
 from headwater.dataflow.arguments import ArgumentGuard
 from headwater.dataflow.customs import CustomWriter, provider_of
@@ -43,12 +42,6 @@ class Writer(habits.NameGuard, Generic[S]):
         ``delta`` with ``keys``, where the later result replaces the earlier one. The rows get the column
         ``headwater_rows``, the number of rows that a result was computed from.
         """
-        if mode not in ("append", "update"):
-            raise DataflowError(
-                f"the output mode '{cut(str(mode), 40)}'",
-                where=self._place_of("output_mode"),
-                hint="write 'append' or 'update'; 'complete' would write all groups in every batch: use 'update'",
-            )
         return Writer(self.stream, mode)
 
     outputMode = output_mode

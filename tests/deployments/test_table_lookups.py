@@ -69,7 +69,7 @@ class DeltaTable:
         return builder.table.delta(self.path, **more)
 
 
-KINDS = [DerbyTable, DeltaTable]
+KINDS: list[Any] = [DerbyTable, DeltaTable]
 
 
 def lookup_in(table: ReferenceTable, builder: DataflowBuilder) -> Lookup:
@@ -163,7 +163,7 @@ def test_equals_one_batch_run(kind: Any, endpoint: LocalEndpoint, tmp_path: Path
 
 
 def test_changed_tables_are_taken_up_without_an_order(endpoint: LocalEndpoint, tmp_path: Path) -> None:
-    made = [kind(tmp_path, endpoint) for kind in KINDS]
+    made: list[Any] = [kind(tmp_path, endpoint) for kind in KINDS]
     for one in made:
         one.write("1.00")
     builder = hw.flow("refreshed", locations=["L1"])
