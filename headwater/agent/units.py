@@ -379,6 +379,11 @@ class Units:
             if advances_watermark(checkpoint, newest):
                 self._signal(work, "again-*", f"again-{newest}", BEGINNING_OF_TIME)
 
+    def end_history(self, work: Work) -> None:
+        """Let history that was read to its end no longer hold back a unit's event time; see ``histories``."""
+        for signal in work.history.signals(self._running(work), self.layout.checkpoint(work.spec.unit)):
+            self._signal(work, *signal)
+
     def lift_idle(self, work: Work) -> None:
         """Let idle inputs no longer hold back a unit's event time; see ``idleness``."""
         spec, running = work.spec, self._running(work)
@@ -394,7 +399,8 @@ class Units:
         running.observe()
         if running.last_batch < newest and running.done:
             return  # the newest batch may have brought rows
-        inputs: list[InputSeen] = list(work.idle.of_reads(running, parse_duration(self.settings.trigger)))
+        trigger = parse_duration(self.settings.trigger)
+        inputs: list[InputSeen] = list(work.idle.of_reads(running, trigger, work.history.ended))
         for channel in spec.inputs:
             log = self.channels.log(spec, channel)
             read = work.has_read(channel, log, log.latest())
