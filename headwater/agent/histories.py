@@ -43,6 +43,8 @@ class HistoryRead:
     def signals(self, running: Running, checkpoint: Path) -> Iterator[Signal]:
         """Yield the signals for a query: for each history that has ended, and for one more batch to see an end."""
         own = [i for i in running.tally.counting.inputs if i.source is not None]
+        if not own:
+            return
         if self.run != (run := str(running.query.runId)):
             self.run, self.ended, self.asked = run, set(), -1
         newest = newest_batch(checkpoint / "commits")
