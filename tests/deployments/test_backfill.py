@@ -59,7 +59,7 @@ def windows(history: str, live: str, locations: Sequence[str] = LOCATIONS, **mor
     builder = hw.flow("backfill", locations=locations)
     columns, setting = "id bigint, k string, at timestamp", {"location_as": "location"}
     if "{location}" not in history:
-        columns, setting = f"{columns}, location string", {}
+        columns, setting = f"{columns}, location string", {"layer": "cloud"}
     old = builder.read.json(history, columns, maxFilesPerTrigger="2", **setting)
     new = builder.read.json(live, SCHEMA, location_as="location").with_watermark("ts", "5 seconds")
     both = new.backfill(old.where("id IS NOT NULL").withColumnRenamed("at", "ts"), until=text(UNTIL), **more)
