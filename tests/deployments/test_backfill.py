@@ -108,14 +108,19 @@ def test_history_comes_first_and_then_holds_back_nothing(
     found = rows(BEGIN, UNTIL + 100, 20, first=0)
     if disorder is None:
         random.Random(7).shuffle(found)
-    put_history(old, found, "L1")
     more = {} if disorder is None else {"disorder": disorder}
     flow = windows(f"{old.directory}/{{location}}", f"{new.directory}/{{location}}", ["L1"], **more).build()
     plan = build(flow, Continuum.from_text("name: c\nlayers: [cloud]\nzones:\n  C: {layer: cloud, locations: [L1]}\n"))
+    live = [rows(begin, begin + 100, 20, first=100_000 + begin) for begin in range(UNTIL - 100, LAST, 100)]
+    new.put("L1", live[0] + live[1])  # ahead of history from the first batch on
+    put_history(old, found[:7], "L1")
     run = begun(plan, tmp_path / "run", endpoint)
     try:
-        for begin in range(UNTIL - 100, LAST, 100):  # ahead of history from the first batch on
-            new.put("L1", rows(begin, begin + 100, 20, first=100_000 + begin))
+        for at in range(7, len(found), 7):  # each after the watermark that the part before led to
+            run.settle()
+            put_history(old, found[at : at + 7], "L1")
+        for part in live[2:]:
+            new.put("L1", part)
         until(lambda: newest_window(run) > UNTIL + 200, "a window after the end of history")
         run.drain()
         check(run, endpoint, 30 + 15)

@@ -17,7 +17,7 @@ from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark, Where
 from headwater.dataflow.stream import Stream
-from headwater.plan.build import build
+from headwater.plan.build import build, unit_per_operator
 from headwater.plan.spec import spec_of
 from headwater.query.counting import Counting, Tally, WatermarkInput
 from headwater.query.ingest import has_nothing_new
@@ -96,9 +96,11 @@ def test_a_unit_with_history_passes_on_its_event_time_not_its_newest_row() -> No
     builder, live, history = begin()
     both = live.backfill(history).to_layer("cloud").group_by(hw.window("ts", "1 hour")).agg(n="count(*)")
     both.write.memory("out")
-    plan = build(builder.build(), CONTINUUM)
-    direct = {u.operators[0]: spec_of(plan, u.id).direct_time for u in plan.units}
-    assert direct["files"] is False
+    flow = builder.build()
+    plan = build(flow, CONTINUUM, unit_per_operator(flow, CONTINUUM))
+    direct = {u.operators: spec_of(plan, u.id).direct_time for u in plan.units}
+    assert direct[("files", marks(flow)["files"].id)] is False
+    assert any(direct.values()), "a live source is as before"
 
 
 def offsets(checkpoint: Path, *batches: dict[str, str]) -> None:
