@@ -19,6 +19,7 @@ _.print_schema
 _.transform
 _.count_window
 _.merge
+_.backfill
 _.drop_duplicates_within_watermark
 _.sensors
 _.mqtt

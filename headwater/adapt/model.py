@@ -16,7 +16,7 @@ from headwater.continuum.model import Host
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
-from headwater.dataflow.stateful import Aggregate, CountWindow, Join, Scan
+from headwater.dataflow.stateful import Aggregate, CountWindow, Join, Scan, updates
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.plan.onepass import one_pass
 from headwater.plan.profile import Known, Profile
@@ -127,7 +127,7 @@ def waits_for_time(operator: Operator) -> bool:
     """Return whether an operator outputs rows only after event time has passed them."""
     match operator:
         case Aggregate() | Scan() | CountWindow():
-            return True
+            return not updates(operator)
         case Join():
             return operator.how != "inner"
     return False

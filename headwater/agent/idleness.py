@@ -10,7 +10,7 @@ those before the lift are late.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headwater.channels.base import END
@@ -19,6 +19,9 @@ from headwater.plan.model import Channel
 from headwater.query.counting import WatermarkInput
 from headwater.query.query import Running
 
+END_OF_HISTORY = END - 1_000_000
+"""The event time of an input that is history, after its end; microseconds."""
+_NO_ROW = END // 2  # microseconds: only the end of an input, or of history, is so late, less the bounds of joins
 _STEPS = 10  # lifts of an idle input within the duration after which it is idle
 _LEAST = 1.0  # seconds between two lifts
 
@@ -74,8 +77,10 @@ class IdleInputs:
         known = [span for span in spans if span is not None]
         return bool(known) and time.monotonic() - self._looked >= max(_LEAST, min(known) / _STEPS)
 
-    def of_reads(self, running: Running, trigger: float) -> Iterator[InputSeen]:
+    def of_reads(self, running: Running, trigger: float, ended: Collection[str]) -> Iterator[InputSeen]:
         """Yield the inputs without channels; ``trigger``: seconds in which the query looks for rows at least once.
+
+        ``ended``: those that are history, and were read to their end.
 
         No batch must be running: it may contain rows of any input.
         """
@@ -84,6 +89,8 @@ class IdleInputs:
             heard = max(running.tally.heard.get(read, self._begun) for read in one.reads)
             newest = running.tally.times.get(one.name)
             at = None if newest is None else newest - _delay(one)
+            if one.source is not None:
+                at = END if one.name in ended else None
             yield InputSeen(
                 name=one.name, location=one.location, time=at, quiet=asked - heard, idle_after=one.idle_after
             )
@@ -100,7 +107,7 @@ class IdleInputs:
         return InputSeen(
             name=channel.id,
             location=channel.node,
-            time=log.frontier(latest),
+            time=END if (frontier := log.frontier(latest)) is not None and frontier > _NO_ROW else frontier,
             quiet=now - since,
             idle_after=channel.event_time.idle_after,
         )

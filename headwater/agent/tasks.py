@@ -509,11 +509,15 @@ class NodeTasks:
             self.advance_time()
 
     def advance_time(self) -> None:
-        """Let idle units write the watermark that their last rows led to; let idle inputs hold back none."""
+        """Let idle units write the watermark that their last rows led to.
+
+        Let idle inputs, and history that has ended, hold back none.
+        """
         if (units := self._own) is not None:
             for work in units.all():
                 if work.running is not None and not work.finished:
                     with contextlib.suppress(BrokerAway), looking():
+                        units.end_history(work)
                         units.lift_idle(work)
                     units.publish_watermark(work)
 

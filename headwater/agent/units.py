@@ -61,7 +61,8 @@ from headwater.query.unit import (
     replayed_of,
     tracking_of,
 )
-from headwater.query.writer import sink_config
+from headwater.query.updating import updates_writer
+from headwater.query.writer import SINK_FORMAT, sink_config
 from headwater.spark.endpoint import LOG
 
 if TYPE_CHECKING:
@@ -239,15 +240,17 @@ class Units:
                 trigger=trigger,
             )
         else:
-            writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
             tracking = tracking_of(spec, self.layout)
             run = begin_run(checkpoint)
             synced = checkpoint if self.settings.channel.fsync else None
             config = sink_config(
                 spec.unit.epoch, compiled.sink_writers, tracking, run, checkpoint=synced, checked=checked
             )
-            writer = writer.option("config", config)
-            writer = writer.option("checkpointLocation", str(checkpoint))
+            if compiled.updates:
+                writer = updates_writer(compiled.frame, config)
+            else:
+                writer = compiled.frame.writeStream.format(SINK_FORMAT).option("config", config).outputMode("append")
+            writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
         tally, explain = Tally(compiled.counting), self._explain(spec)
         real_time = real_time_of(spec.flow, spec.unit.operators)
@@ -323,7 +326,7 @@ class Units:
         return not there <= work.replayed or self._has_changed_table(work)
 
     def _has_changed_table(self, work: Work) -> bool:
-        """Look for changed files of the reference tables whose time has come."""
+        """Look for changes of the reference tables whose time has come."""
         now = time.monotonic()
         for id_, versions in self._tables(work.spec).items():
             lookup = work.spec.flow[id_]
@@ -332,7 +335,7 @@ class Units:
             if now < work.tables_due.setdefault(id_, now + parse_duration(lookup.refresh)):
                 continue
             work.tables_due[id_] = now + parse_duration(lookup.refresh)
-            if versions.has_changed():
+            if versions.has_changed(self.endpoint.session):
                 return True
         return False
 
@@ -407,6 +410,11 @@ class Units:
             if advances_watermark(checkpoint, newest):
                 self._signal(work, "again-*", f"again-{newest}", BEGINNING_OF_TIME)
 
+    def end_history(self, work: Work) -> None:
+        """Let history that was read to its end no longer hold back a unit's event time; see ``histories``."""
+        for signal in work.history.signals(self._running(work), self.layout.checkpoint(work.spec.unit)):
+            self._signal(work, *signal)
+
     def lift_idle(self, work: Work) -> None:
         """Let idle inputs no longer hold back a unit's event time; see ``idleness``."""
         spec, running = work.spec, self._running(work)
@@ -422,7 +430,8 @@ class Units:
         running.observe()
         if running.last_batch < newest and running.done:
             return  # the newest batch may have brought rows
-        inputs: list[InputSeen] = list(work.idle.of_reads(running, parse_duration(self.settings.trigger)))
+        trigger = parse_duration(self.settings.trigger)
+        inputs: list[InputSeen] = list(work.idle.of_reads(running, trigger, work.history.ended))
         for channel in spec.inputs:
             log = self.channels.log(spec, channel)
             read = work.has_read(channel, log, log.latest())

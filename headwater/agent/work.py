@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from headwater.agent.histories import HistoryRead
 from headwater.agent.idleness import IdleInputs
 from headwater.channels.log import Log
 from headwater.core.errors import DeploymentError, RuntimeFailure
@@ -32,6 +33,7 @@ class Work:
     tables_due: dict[str, float] = field(default_factory=dict)
     """By operator, when to look for changed files of its reference table (monotonic)."""
     idle: IdleInputs = field(default_factory=IdleInputs)
+    history: HistoryRead = field(default_factory=HistoryRead)
     refused: DeploymentError | None = None
     """Why it was not started."""
 

@@ -19,7 +19,9 @@ END = 253_370_764_800_000_000
 """Frontier of a stream that has ended: 9999-01-01T00:00:00Z in microseconds."""
 
 BEGUN = "begun@"
-"""Key in an offset: how often the query started with nothing to read. The @ marks offsets of channels."""
+"""Key in an offset: how often the query started, with nothing to read or behind rows that it had read before.
+
+The @ marks offsets of channels."""
 AGAIN_AFTER = 1.0
 """Seconds without new rows after which a unit without state runs one more batch, which publishes its watermark."""
 

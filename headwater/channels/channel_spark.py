@@ -215,6 +215,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._parallelism = parallelism
         self._target: Offset | None = None
         self._begun = not at_once
+        self._begins = at_once and punctuate
         self._again = again
         self._lifted = lifted
         self._checkpoint = checkpoint
@@ -246,9 +247,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             newest = self._limited(at, newest, limit.max_rows)
         lifts = self._lifts(start, newest)
+        begins, self._begins = self._begins and self._watermark(start) is not None, False
         if newest != at or lifts != lifts_in(start):
             self._begun, self._moved = not self._again, time.monotonic()
-            return {**newest, **offset_of(lifts)}
+            begun = {BEGUN: start.get(BEGUN, 0) + 1} if begins else {}
+            return {**newest, **offset_of(lifts), **begun}
         if self._begun or time.monotonic() - self._moved < AGAIN_AFTER:
             return start
         self._begun = True
@@ -359,8 +362,9 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tuple(LogSegment(spec, e.seq, s) for e in entries for s in e.segments)
 
     def _new_watermark(self, start: Offset, end: Offset) -> int | None:
+        """Return the watermark of a batch if it is new to Spark, which forgets those of single reads with a query."""
         new = self._watermark(end)
-        old = self._watermark(start)
+        old = self._watermark(start) if end.get(BEGUN, 0) <= start.get(BEGUN, 0) else None
         return new if new is not None and (old is None or new > old) else None
 
     def _watermark(self, offset: Offset) -> int | None:

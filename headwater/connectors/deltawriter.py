@@ -3,7 +3,9 @@
 The commit has two application transactions of the Delta protocol: ``<id>``, whose version is the batch, and
 ``<id>/epoch``. A batch that Spark repeats after a crash is found there and left out, and a writer of an older epoch is
 refused. Two commits with one application id conflict by the protocol: of a process thought dead and its replacement the
-first to commit wins, and the other one looks at the log again. Commits of other units do not conflict.
+first to commit wins, and the other one looks at the log again. Commits of other units do not conflict, unless rows
+replace each other: with ``keys`` a batch is one merge, which keeps of two rows of a key the one with more
+``headwater_rows``, and is made again if another unit has committed meanwhile.
 
 The library syncs no files. So the files of a commit are synced after it, before Spark learns that the batch is done. A
 power cut in between may leave a newest commit that is cut short: without it the table is whole, and the batch is
@@ -31,6 +33,7 @@ from headwater.connectors.tablefiles import (
     sync_files,
     wait_for_turn,
 )
+from headwater.dataflow.stateful import ROWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,11 +42,12 @@ _ID = re.compile(r"headwater-\d+-[^/]+")
 _EPOCH = "/epoch"
 _UNIT = "headwater.unit"
 """In the information of a commit: the unit that made it."""
+_PLACE = "headwater_place"
 _CHANGING = frozenset({"WRITE", "MERGE", "UPDATE", "DELETE", "STREAMING UPDATE", "CREATE TABLE AS SELECT"})
 
 
 class DeltaSinkWriter(StagedSinkWriter):
-    """Write to the table in the directory ``table``: ``id`` (of this sink writer alone), ``partition_by``.
+    """Write to the table in the directory ``table``: ``id`` (of this sink writer alone), ``partition_by``, ``keys``.
 
     ``compact_after``: so many small files of similar size are compacted; 0: never. ``unit``: its name, for the log.
     """
@@ -55,6 +59,7 @@ class DeltaSinkWriter(StagedSinkWriter):
         self._id = str(spec["id"])
         self._unit = str(spec.get("unit", ""))
         self._partition_by = list(spec.get("partition_by") or ())
+        self._keys = tuple(spec.get("keys") or ())
         self._compact_after = int(spec.get("compact_after", 0))
         self._fsync = bool(spec.get("fsync", True))
         self._where = f"operator {spec.get('operator', 'delta')!r}, table {self.table}"
@@ -97,17 +102,15 @@ class DeltaSinkWriter(StagedSinkWriter):
     def _append(self, table: Any, rows: pa.Table, batch: int) -> bool:
         """Commit rows and numbers together; return False where another writer of this id was first."""
         deltalake = library("deltalake", where=self._where)
+        settings: dict[str, Any] = {"mode": "append", "partition_by": self._partition_by or None}
         numbers = [deltalake.Transaction(self._id, batch), deltalake.Transaction(self._id + _EPOCH, self._epoch)]
         told = {_UNIT: self._unit, "headwater.epoch": str(self._epoch), "headwater.batch": str(batch)}
         properties = deltalake.CommitProperties(custom_metadata=told, app_transactions=numbers)
         try:
-            deltalake.write_deltalake(
-                table,
-                rows,
-                mode="append",
-                partition_by=self._partition_by or None,
-                commit_properties=properties,
-            )
+            if self._keys and rows.num_rows:
+                merge(table, rows, self._keys, properties)
+            else:
+                deltalake.write_deltalake(table, rows, commit_properties=properties, **settings)
         except deltalake.exceptions.CommitFailedError:
             return False
         except Exception as error:
@@ -171,6 +174,26 @@ class DeltaSinkWriter(StagedSinkWriter):
             if any(a.get("txn", {}).get("appId") == self._id for a in lines):
                 break
         sync_files([file for file in found if file.exists()], self.table.parent)
+
+
+def quoted(name: str) -> str:
+    """Quote a column's name for the library's predicates.
+
+    >>> quoted('a"b')
+    '"a""b"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def merge(table: Any, rows: pa.Table, keys: Sequence[str], properties: Any) -> None:
+    """Replace the rows of equal keys that were computed from fewer rows; NULL keys are equal."""
+    newest = rows.sort_by([(ROWS, "descending")])
+    first = newest.append_column(_PLACE, [range(newest.num_rows)]).group_by(list(keys)).aggregate([(_PLACE, "min")])
+    kept = newest.take(first.column(f"{_PLACE}_min"))
+    same = " AND ".join(f"(new.{quoted(key)} IS NOT DISTINCT FROM old.{quoted(key)})" for key in keys)
+    merger = table.merge(kept, predicate=same, source_alias="new", target_alias="old", commit_properties=properties)
+    more = f"new.{ROWS} > old.{ROWS}"
+    merger.when_matched_update_all(predicate=more).when_not_matched_insert_all().execute()
 
 
 def has_output(table: Path) -> bool:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.connectors import sparksql
 from headwater.connectors.packages import how_to_add
 from headwater.core.errors import DataflowError, RuntimeFailure, Unavailable
-from headwater.dataflow.jdbcurl import DRIVERS
+from headwater.dataflow.jdbcurl import known_database
 from headwater.dataflow.sinks import JdbcSink
 from headwater.disk.checkpoint import checkpoint_number
 from headwater.disk.credentials import read_secret
@@ -50,7 +50,7 @@ def _driver_of(sink: JdbcSink) -> str | None:
 
     Java finds a driver by its URL alone only among the jars that it started with, not among fetched packages.
     """
-    found = DRIVERS.get(sink.url.removeprefix("jdbc:").partition(":")[0])
+    found = known_database(sink.url)
     return sink.driver if found is None else found.driver
 
 
@@ -165,8 +165,8 @@ def remove_output(sink: JdbcSink, spark: SparkSession) -> None:
 def _plain(error: Exception, sink: JdbcSink) -> Exception:
     """Shorten a Java stack trace to an error of one line."""
     text = str(error)
-    if "No suitable driver" in text or "ClassNotFoundException" in text:
-        return Unavailable(f"Spark has no driver for {_scheme(sink.url)}", where=sink.where, hint=how_to_add(sink))
+    if lacks_driver(error):
+        return Unavailable(f"Spark has no driver for {scheme_of(sink.url)}", where=sink.where, hint=how_to_add(sink))
     return RuntimeFailure(
         f"the table '{sink.table}' was not written: {text.splitlines()[0] if text else type(error).__name__}",
         where=sink.where,
@@ -175,5 +175,11 @@ def _plain(error: Exception, sink: JdbcSink) -> Exception:
     )
 
 
-def _scheme(url: str) -> str:
+def lacks_driver(error: Exception) -> bool:
+    """Return whether an error of Spark says that it has no driver for a URL."""
+    return "No suitable driver" in str(error) or "ClassNotFoundException" in str(error)
+
+
+def scheme_of(url: str) -> str:
+    """Return the part of a JDBC URL that names the driver."""
     return ":".join(url.split(":")[:2]) + ":"

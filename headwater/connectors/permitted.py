@@ -27,6 +27,7 @@ from headwater.continuum.broker import Broker
 from headwater.core.errors import DeploymentError
 from headwater.core.permissions import OPEN, Permissions, is_below
 from headwater.dataflow.builtin import BuiltinFunction
+from headwater.dataflow.databaserows import DatabaseRows
 from headwater.dataflow.jdbcurl import DatabaseAddress, parse_jdbc_url
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
@@ -181,6 +182,9 @@ def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Itera
             | Transform(function=BuiltinFunction(model=Predictor(path=str() as path)))
         ):
             yield ResourceUse(kind="read", target=full_path(path), where=where)
+        case Lookup(database=DatabaseRows() as rows):
+            yield from _database(parse_jdbc_url(operator.path, where=where), where)
+            yield from _secrets(where, rows.user_env, rows.password_env)
         case Lookup(embedded=None):
             yield ResourceUse(kind="read", target=full_path(operator.path), where=where)
         case MqttSource():

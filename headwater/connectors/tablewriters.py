@@ -10,7 +10,7 @@ from headwater.connectors.kafkawriter import sink_writer_id
 from headwater.connectors.postgreswriter import table_of
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.partitions import resolved_partitions
-from headwater.dataflow.tablesinks import DeltaSink, IcebergSink, PostgresSink, TableSink
+from headwater.dataflow.tablesinks import DeltaSink, IcebergSink, PostgresSink, TableSink, key_columns
 from headwater.dataflow.types import StreamType
 from headwater.disk.checkpoint import checkpoint_number
 from headwater.disk.layout import sink_directory
@@ -25,6 +25,8 @@ def described(sink: TableSink, type_: StreamType, unit: Unit, tag: str, checkpoi
         case DeltaSink():
             partitions = resolved_partitions(sink.partition_by, type_.schema, where=sink.where)
             settings = {"partition_by": partitions, "compact_after": sink.compact_after}
+            if sink.keys is not None:  # a merge writes whole files again: compaction would only be in its way
+                settings |= {"compact_after": 0, "keys": key_columns(sink, sink.keys, "keys", type_.schema)}
             return {"kind": "delta", "table": sink_directory(sink.path, unit), **settings, **common}
         case IcebergSink():
             partitions = resolved_partitions(sink.partition_by, type_.schema, where=sink.where)

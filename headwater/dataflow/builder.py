@@ -178,11 +178,13 @@ class Reader(habits.NameGuard):
         format: Literal["csv", "json", "parquet"],
         location_as: ColumnName | None = None,
         file_as: ColumnName | None = None,
+        layer: Place | None = None,
         **options: Option,
     ) -> Stream:
         """Read files that appear in a directory, or match a glob; ``options`` are Spark's for the format.
 
         ``location_as``, ``file_as``: add the row's location, or the URI of its file, as a column of that name.
+        ``layer``: a layer with one zone, for a path without ``{location}`` where the lowest layer has several.
         """
         text = schema_text(schema, f"read.files('{cut(path, 200)}')")
         settings = tuple(sorted((k, str(v)) for k, v in options.items()))
@@ -194,6 +196,7 @@ class Reader(habits.NameGuard):
             options=settings,
             location_as=location_as,
             file_as=file_as,
+            layer=layer,
         )
 
     def csv(
@@ -203,10 +206,11 @@ class Reader(habits.NameGuard):
         *,
         location_as: ColumnName | None = None,
         file_as: ColumnName | None = None,
+        layer: Place | None = None,
         **options: Option,
     ) -> Stream:
         """Read CSV files; Spark's options (``header``, ``sep``, ``timestampFormat`` ...) by name."""
-        return self.files(path, schema, format="csv", location_as=location_as, file_as=file_as, **options)
+        return self.files(path, schema, format="csv", location_as=location_as, file_as=file_as, layer=layer, **options)
 
     def json(
         self,
@@ -215,16 +219,23 @@ class Reader(habits.NameGuard):
         *,
         location_as: ColumnName | None = None,
         file_as: ColumnName | None = None,
+        layer: Place | None = None,
         **options: Option,
     ) -> Stream:
         """Read files of JSON lines."""
-        return self.files(path, schema, format="json", location_as=location_as, file_as=file_as, **options)
+        return self.files(path, schema, format="json", location_as=location_as, file_as=file_as, layer=layer, **options)
 
     def parquet(
-        self, path: Place, schema: SchemaOf, *, location_as: ColumnName | None = None, file_as: ColumnName | None = None
+        self,
+        path: Place,
+        schema: SchemaOf,
+        *,
+        location_as: ColumnName | None = None,
+        file_as: ColumnName | None = None,
+        layer: Place | None = None,
     ) -> Stream:
         """Read Parquet files."""
-        return self.files(path, schema, format="parquet", location_as=location_as, file_as=file_as)
+        return self.files(path, schema, format="parquet", location_as=location_as, file_as=file_as, layer=layer)
 
     def rate(self, rows_per_second: RowsPerSecond = 1, *, location_as: ColumnName | None = None) -> Stream:
         """Count upwards: columns ``timestamp`` and ``value`` (Spark's rate source).
@@ -377,6 +388,7 @@ class Reader(habits.NameGuard):
         ignore_changes: bool = False,
         max_files_per_batch: FilesPerBatch = 1000,
         location_as: ColumnName | None = None,
+        layer: Place | None = None,
     ) -> Stream:
         """Read a Delta table: the rows of its newest version when the unit first starts, then those that are added.
 
@@ -400,6 +412,7 @@ class Reader(habits.NameGuard):
             ignore_changes=ignore_changes,
             max_files_per_batch=max_files_per_batch,
             location_as=location_as,
+            layer=layer,
         )
 
     def iceberg(
@@ -415,6 +428,7 @@ class Reader(habits.NameGuard):
         password_env: Place | None = None,
         max_files_per_batch: FilesPerBatch = 1000,
         location_as: ColumnName | None = None,
+        layer: Place | None = None,
     ) -> Stream:
         """Read one snapshot of an Iceberg table ``namespace.name``: the newest one when the unit first starts.
 
@@ -433,6 +447,7 @@ class Reader(habits.NameGuard):
             password_env=password_env,
             max_files_per_batch=max_files_per_batch,
             location_as=location_as,
+            layer=layer,
         )
 
     def _unknown(self, name: str) -> habits.UnknownName:

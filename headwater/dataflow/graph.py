@@ -20,11 +20,13 @@ from headwater.core.requirement import Requirement
 from headwater.core.rules import FileName, Refused
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, sources, stateful, tablesinks, tablesources
+from headwater.dataflow.backfill import backfill_problems
 from headwater.dataflow.customs import CustomSink, CustomSource
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.settings import MOST_LOCATIONS, MOST_OPERATORS
 from headwater.dataflow.types import StreamType
+from headwater.dataflow.updates import update_problems
 
 FORMAT = 1
 MAX_JSON_BYTES = 64 * 2**20
@@ -85,7 +87,10 @@ class Dataflow:
     def __post_init__(self) -> None:
         problems = _size_problems(self) or [*_name_problems(self), *_shape_problems(self.operators)]
         if not problems:
-            problems = self._type_problems()
+            problems = self._type_problems() or [
+                *update_problems(self._by_id, self.consumers, self.types),
+                *backfill_problems(self._by_id),
+            ]
         if problems:
             raise ErrorList(problems)
 

@@ -99,7 +99,6 @@ WRITER = {
     "option": 'kafka("broker:9092", "topic", compression_type="zstd")',
     "options": 'kafka("broker:9092", "topic", compression_type="zstd")',
     "orc": _WRITE,
-    "outputMode": 'nothing: sinks append, or replace rows by keys: postgres(url, "table", keys="id")',
     "partitionBy": 'parquet("out", partition_by="day")',
     "foreachBatch": "for_each_batch(function)",
     "foreach": "for_each_batch(function)",

@@ -21,7 +21,7 @@ def hoist_watermarks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
         if step is None:
             return tuple(_placed_as_input(o, by_id) for o in by_id.values())
         mark, parent = step
-        moved = replace(mark, column=_before(parent, mark.column), inputs=parent.inputs)
+        moved = replace(mark, column=column_before(parent, mark.column), inputs=parent.inputs)
         by_id = {
             id_: moved if id_ == mark.id
             else replace(parent, inputs=(mark.id,)) if id_ == parent.id
@@ -38,7 +38,7 @@ def _step(mark: Operator, by_id: dict[str, Operator], readers: list[str]) -> tup
         return None
     if isinstance(parent, Where):
         return mark, parent
-    if isinstance(parent, (Select, Explode)) and _before(parent, mark.column):
+    if isinstance(parent, (Select, Explode)) and column_before(parent, mark.column):
         return mark, parent
     return None
 
@@ -49,7 +49,7 @@ def _placed_as_input(operator: Operator, by_id: dict[str, Operator]) -> Operator
     return operator if above is None else replace(operator, layer=above.layer, requires=above.requires)
 
 
-def _before(parent: Operator, column: str) -> str:
+def column_before(parent: Operator, column: str) -> str:
     """Return the name of ``column`` before ``parent``; '' if ``parent`` computes it."""
     wanted = (plain_column(column) or column).lower()
     if isinstance(parent, Explode):

@@ -94,6 +94,16 @@ DRIVERS: Final[Mapping[str, KnownDatabase]] = {
 }
 """The known drivers by the second part of the URL."""
 
+
+def known_database(url: str) -> KnownDatabase | None:
+    """Return the kind of database of a URL; None for an unknown one.
+
+    >>> known_database("jdbc:derby:/data/db").package is None
+    True
+    """
+    return DRIVERS.get(url.removeprefix("jdbc:").partition(":")[0])
+
+
 _HOST = r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]"
 _PLAIN = re.compile(rf"//((?:{_HOST})(?::\d+)?(?:,(?:{_HOST})(?::\d+)?)*)(?:/([\w.%-]*))?")
 _SQLSERVER = re.compile(rf"//({_HOST})(?:\\[\w$]+)?(?::(\d+))?")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 from headwater.core.errors import DataflowError
 from headwater.core.text import cut
+from headwater.dataflow.databaserows import DatabaseRows
 from headwater.dataflow.operators import Operator, checked_schema
 from headwater.dataflow.settings import Duration, Place, TableContent
+from headwater.dataflow.tablesources import Version
 from headwater.dataflow.types import StreamType
 from headwater.sql.schema import Schema
+
+TableFormat: TypeAlias = Literal["csv", "json", "parquet", "delta", "jdbc"]
 
 MOST_EMBEDDED = 2**20
 """Bytes of a table's file that becomes part of the dataflow: stored plans and each unit's order have a copy of it."""
@@ -23,24 +27,29 @@ _UNEQUAL = ("float", "double")
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceTable:
-    """A reference table: files of a format, with their columns.
+    """A reference table: its files or its database, with the columns.
 
-    ``embedded``: the file itself (base64), where it is part of the dataflow; else each zone reads ``path``.
-    ``refresh``: how often a zone looks for a change; None: never.
+    ``embedded``: the file itself (base64), where it is part of the dataflow; else each zone reads ``path``, which is
+    the directory of a Delta table, and the JDBC URL of a ``database``. ``version``: that of a Delta table; None: the
+    newest one. ``refresh``: how often a zone looks for a change; None: never.
     """
 
-    format: Literal["csv", "json", "parquet"]
+    format: TableFormat
     path: Place
     schema_text: str
     options: tuple[tuple[str, str], ...] = ()
     embedded: TableContent | None = None
     refresh: Duration | None = None
+    version: Version | None = None
+    database: DatabaseRows | None = None
 
     def with_file(self) -> ReferenceTable:
         """Return the table with its file in it, where that is one small local file that is not to be refreshed."""
         path = Path(self.path)
         try:
-            if self.refresh is not None or not path.is_file() or path.stat().st_size > MOST_EMBEDDED:
+            if self.refresh is not None or self.format in ("delta", "jdbc") or not path.is_file():
+                return self
+            if path.stat().st_size > MOST_EMBEDDED:
                 return self
             # By its name alone: the same table from elsewhere is the same operator.
             return replace(self, path=path.name, embedded=base64.b64encode(path.read_bytes()).decode())
@@ -58,14 +67,17 @@ class Lookup(Operator):
 
     kind: ClassVar[str] = "lookup"
     shown: ClassVar[tuple[str, ...]] = ("on", "path")
+    newer: ClassVar[frozenset[str]] = frozenset({"version", "database"})
     on: tuple[str, ...]
     how: Literal["inner", "left"] = "inner"
-    format: Literal["csv", "json", "parquet"]
+    format: TableFormat
     path: Place
     schema_text: str
     options: tuple[tuple[str, str], ...] = ()
     embedded: TableContent | None = None
     refresh: Duration | None = None
+    version: Version | None = None
+    database: DatabaseRows | None = None
 
     @property
     def table(self) -> Schema:
@@ -80,6 +92,7 @@ class Lookup(Operator):
             raise self.error(error.what, error.hint or "write the schema as 'id bigint, v double'") from error
         if not self.on:
             raise self.error("a join with a table needs key columns", "join(table, on='machine')")
+        self._check_place()
         keys = {k.lower() for k in self.on}
         if len(keys) < len(self.on):
             raise self.error(f"duplicate keys: {cut(', '.join(self.on), 200)}", "names ignore case: name each once")
@@ -112,3 +125,16 @@ class Lookup(Operator):
             )
         schema = checked_schema(self, [*source.schema.columns, *rest])
         return StreamType(schema, source.event_time, source.located_by)
+
+    def _check_place(self) -> None:
+        """Raise DataflowError where the table's rows cannot be read from what is given."""
+        if (self.format == "jdbc") != (self.database is not None):
+            raise self.error("a table behind JDBC, and no other, has a database", "write f.table.jdbc(url, table, ...)")
+        if self.database is not None:
+            self.database.check(self.path, where=self.where)
+        if self.version is not None and self.format != "delta":
+            raise self.error(f"{self.format} has no versions", "leave version out")
+        if self.version is not None and self.refresh is not None:
+            raise self.error("a version of a table does not change", "leave out version, or refresh")
+        if self.format == "delta" and "://" in self.path and not self.path.lower().startswith("file:"):
+            raise self.error(f"'{self.path}' is not a directory", "give a local directory, or one of a shared disk")

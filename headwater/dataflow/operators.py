@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Literal, get_type_hints
 
 from headwater.core.errors import DataflowError
 from headwater.core.requirement import Requirement
@@ -303,19 +303,26 @@ class Transform(Operator):
         return opaque_output(self, inputs[0], self.schema_text)
 
 
+_LONGEST_DISORDER = 300 * 86_400
+"""Seconds by which the time after all history is in front of the year 10000, where Spark's times end."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Watermark(Operator):
     """Declare the event-time column and how much later than the newest row a row may arrive.
 
     ``idle_after``: how long a location without rows holds back the others; None: until it has rows, or has ended.
+    ``history``: the input is history, which holds back the others until all of it has been read. "unordered": its rows
+    come in any order, so no time passes before; "ordered": as late as ``delay``.
     """
 
     kind: ClassVar[str] = "watermark"
-    shown: ClassVar[tuple[str, ...]] = ("column", "delay")
-    newer: ClassVar[frozenset[str]] = frozenset({"idle_after"})
+    shown: ClassVar[tuple[str, ...]] = ("column", "delay", "history")
+    newer: ClassVar[frozenset[str]] = frozenset({"idle_after", "history"})
     column: str
     delay: DurationOrNone
     idle_after: Duration | None = None
+    history: Literal["ordered", "unordered"] | None = None
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs
@@ -331,6 +338,10 @@ class Watermark(Operator):
                 f"select to_timestamp({self.column}) AS {self.column} first",
             )
         seconds = self.duration(self.delay, "the watermark's delay")
+        if self.history is not None and (self.idle_after is not None or seconds > _LONGEST_DISORDER):
+            raise self.error(
+                "history is never idle, and at most 300 days out of order", "leave disorder out: any order"
+            )
         idle = None if self.idle_after is None else self.duration(self.idle_after, "idle_after")
         (name,) = column.columns
         return StreamType(source.schema, EventTime(name, seconds, idle), source.located_by)

@@ -254,6 +254,9 @@ JDBC_OPTIONS: Final = [
 ]
 """Spark's options of JDBC."""
 
+JDBC_TABLE_OPTIONS: Final = ["fetchsize", "queryTimeout"]
+"""Those for reading a reference table: by one statement, whose rows are of one moment."""
+
 _OF_BROKERS = ("ssl.certificate.location", "ssl.key.location")
 """Further settings of a zone's broker, which the continuum names, not the dataflow."""
 _FILES_OF_SECRETS = "secrets are named, not read from files: user_env=, password_env="
@@ -281,6 +284,8 @@ def check_options(operator: Operator) -> None:
         case FileSource():
             given = [name for name, _ in operator.options]
             _check(operator, given, FILE_OPTIONS.get(operator.format, ()), f"a source of {operator.format} files")
+        case Lookup(format="jdbc"):
+            _check(operator, [name for name, _ in operator.options], JDBC_TABLE_OPTIONS, "a table of a database")
         case Lookup():
             given = [name for name, _ in operator.options]
             allowed = [n for n in FILE_OPTIONS.get(operator.format, ()) if n not in (*PLACES, *_OF_STREAMS)]

@@ -26,6 +26,8 @@ from headwater.sql.rewrite import row_aggregates
 from headwater.sql.schema import Column, DataType
 
 _SHORTEST, _LONGEST, _DAY = 28, 31, 86_400  # days of a month, seconds of a day
+ROWS = "headwater_rows"
+"""The column with the number of rows that a result was computed from, where results are output as they change."""
 WINDOW_TYPE = DataType.parse("struct<start:timestamp,end:timestamp>")
 
 
@@ -67,18 +69,25 @@ def session_window(time_column: ColumnName, gap: Duration) -> SessionWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(Operator):
-    """Aggregates per window and keys; a window's row is output once, when the watermark passes its end."""
+    """Aggregates per window and keys; a window's row is output once, when the watermark passes its end.
+
+    With ``mode="update"`` a row is output in each batch that changes it; the last aggregate is ``headwater_rows``.
+    """
 
     kind: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
-    shown: ClassVar[tuple[str, ...]] = ("window", "keys")
+    shown: ClassVar[tuple[str, ...]] = ("window", "keys", "mode")
+    newer: ClassVar[frozenset[str]] = frozenset({"mode"})
     window: TimeWindow | SessionWindow | None = None
     keys: tuple[str, ...] = ()
     aggregates: tuple[tuple[str, str], ...]
+    mode: Literal["update"] | None = None
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs
         time = source.event_time
+        if self.mode == "update":
+            self._check_updates()
         if time is None:
             raise self.error(
                 "an aggregate over a stream never ends without a watermark",
@@ -109,6 +118,15 @@ class Aggregate(Operator):
     def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
         return {**self.config(), **_canonical(self, inputs[0])}
 
+    def _check_updates(self) -> None:
+        if isinstance(self.window, SessionWindow):
+            raise self.error(
+                "Spark outputs sessions only when they have ended: a session's window itself changes",
+                "use hw.window(...), or leave output_mode('update') out",
+            )
+        if self.aggregates[-1:] != ((ROWS, "count(*)"),):
+            raise self.error(f"the last aggregate is not {ROWS}", "write it by .write.output_mode('update')")
+
     def _check_window(self, window: TimeWindow | SessionWindow) -> str:
         if isinstance(window, SessionWindow):
             if self.duration(window.gap, "the session's gap") <= 0:
@@ -125,6 +143,11 @@ class Aggregate(Operator):
 
     def partition_keys(self) -> tuple[str, ...] | None:
         return self.keys
+
+
+def updates(operator: Operator) -> bool:
+    """Return whether an operator outputs results as they change, before they are final."""
+    return isinstance(operator, Aggregate) and operator.mode == "update"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from headwater.core.rules import MOST_TEXT, Span
 from headwater.core.text import cut, shown
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
+from headwater.dataflow.backfill import backfilled
 from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.grouped import Grouped
 from headwater.dataflow.keys import KeyExpression, Keys
@@ -30,6 +31,7 @@ from headwater.dataflow.settings import (
     Duration,
     DurationOrNone,
     Measures,
+    Place,
     RowPatternText,
     TopRows,
     WindowRows,
@@ -73,6 +75,18 @@ class Stream(StreamBase):
         Durations are at most 365250 days, and at least a microsecond, as Spark's times; a delay may be 0.
         """
         return self._then(ops.Watermark, column=column, delay=delay, idle_after=idle_after)
+
+    def backfill(
+        self, history: Stream, *, until: Place | None = None, disorder: DurationOrNone | None = None
+    ) -> Stream:
+        """Read history first, then go on with this stream, in event time: each row once, and none late for the other.
+
+        ``history``: files, a table or a topic, read to the end that it has then; it gets this stream's event time.
+        ``until``: where both overlap, history has the rows before this time ("2026-01-31T00:00:00Z"), this stream those
+        from it on. ``disorder``: how late a row of history may be after the newest; windows then close while history
+        is read. Without it, rows of history come in any order.
+        """
+        return backfilled(self, history, until=until, disorder=disorder, where=self._place_of("backfill"))
 
     def group_by(self, *keys: Keys) -> Grouped[Stream]:
         """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from headwater.core.errors import DataflowError
 from headwater.core.text import cut
 from headwater.dataflow import habits
-from headwater.dataflow.lookup import ReferenceTable
-from headwater.dataflow.settings import Duration, Option, Place, SchemaOf
+from headwater.dataflow.databaserows import DatabaseRows
+from headwater.dataflow.deltaschema import delta_schema
+from headwater.dataflow.lookup import ReferenceTable, TableFormat
+from headwater.dataflow.settings import Duration, Option, Place, SchemaOf, Statement, option_text
 from headwater.dataflow.streambase import schema_text
+from headwater.dataflow.tablesources import Version
 
 
 @dataclass(frozen=True)
@@ -19,8 +22,8 @@ class TableReader(habits.NameGuard):
     """Reference tables: rows that do not stream.
 
     A single local file of at most a mebibyte becomes part of the dataflow; else each zone reads the path: a file, a
-    directory or a glob. With ``refresh`` a zone looks that often for changed files, and its units go on with the new
-    rows at the boundary of a batch.
+    directory or a glob, or a table of a database. With ``refresh`` a zone looks that often for a change, and its units
+    go on with the new rows at the boundary of a batch.
     """
 
     dataflow: str
@@ -51,6 +54,45 @@ class TableReader(habits.NameGuard):
         """Read Parquet files."""
         return self._table("parquet", path, schema, refresh, {})
 
+    def delta(
+        self,
+        path: Place,
+        schema: SchemaOf | None = None,
+        *,
+        version: Version | None = None,
+        refresh: Duration | None = None,
+    ) -> ReferenceTable:
+        """Read a Delta table: its newest version, or ``version``. Without ``schema`` the table's is read now."""
+        if schema is None:
+            schema = delta_schema(path, where=self._place_of("delta"))
+        return self._table("delta", path, schema, refresh, {}, version=version)
+
+    def jdbc(
+        self,
+        url: Place,
+        table: Place | None = None,
+        schema: SchemaOf | None = None,
+        *,
+        query: Statement | None = None,
+        user_env: Place | None = None,
+        password_env: Place | None = None,
+        refresh: Duration | None = None,
+        **options: Option,
+    ) -> ReferenceTable:
+        """Read a table of a database through JDBC, or the result of ``query``, one SELECT statement.
+
+        ``user_env``, ``password_env``: secrets, ``HEADWATER_SECRET_...``, which the zones read. With ``refresh`` a zone
+        reads the rows that often, and takes them up where they differ. Options: ``fetchsize``, ``queryTimeout``.
+        """
+        if schema is None:
+            raise DataflowError(
+                "the columns of a table in a database are not known before a zone reads it",
+                where=self._place_of("jdbc"),
+                hint="give the schema: f.table.jdbc(url, 'machines', 'machine string, most double')",
+            )
+        rows = DatabaseRows(table=table, query=query, user_env=user_env, password_env=password_env)
+        return self._table("jdbc", url, schema, refresh, options, database=rows)
+
     def _unknown(self, name: str) -> habits.UnknownName:
         return habits.missing(name, self, habits.READER, where=f"table of dataflow '{self.dataflow}'")
 
@@ -59,13 +101,24 @@ class TableReader(habits.NameGuard):
 
     def _table(
         self,
-        format: Literal["csv", "json", "parquet"],
+        format: TableFormat,
         path: str,
         schema: str,
         refresh: str | None,
         options: Mapping[str, Any],
+        *,
+        version: int | None = None,
+        database: DatabaseRows | None = None,
     ) -> ReferenceTable:
         text = schema_text(schema, f"table.{format}('{cut(path, 200)}')")
-        settings = tuple(sorted((k, str(v)) for k, v in options.items()))
-        table = ReferenceTable(format=format, path=path, schema_text=text, options=settings, refresh=refresh)
+        settings = tuple(sorted((k, option_text(v)) for k, v in options.items()))
+        table = ReferenceTable(
+            format=format,
+            path=path,
+            schema_text=text,
+            options=settings,
+            refresh=refresh,
+            version=version,
+            database=database,
+        )
         return table.with_file()

@@ -13,6 +13,7 @@ from headwater.dataflow.jdbcurl import DatabaseAddress, parse_jdbc_url
 from headwater.dataflow.partitions import resolved_partitions
 from headwater.dataflow.settings import Place
 from headwater.dataflow.sinks import Sink
+from headwater.dataflow.stateful import ROWS
 from headwater.dataflow.types import StreamType
 from headwater.sql.lexer import quoted
 from headwater.sql.schema import ArrayType, AtomicType, DataType, DecimalType, MapType, Schema, StructType
@@ -21,6 +22,7 @@ SmallFiles = Annotated[int, Whole(0, 1_000_000)]
 """The number of small files from which on a table is compacted; 0: never."""
 
 _NOT_IN_DELTA = re.compile(r"[ ,;{}()\n\t=]")
+_ARTICLE = {"array": "an", "struct": "a", "map": "a"}
 _LONGEST_NAME = 63  # bytes of a name in PostgreSQL
 
 
@@ -29,19 +31,41 @@ class TableSink(Sink):
     """A table whose own log, or a table beside it, records which batches it holds."""
 
 
+def key_columns(sink: TableSink, names: tuple[str, ...], setting: str, schema: Schema) -> tuple[str, ...]:
+    """Return a sink's key columns as the schema spells them; raise DataflowError for others."""
+    there = {c.name.lower(): c for c in schema.columns}
+    found = []
+    for name in names:
+        column = there.get(name.lower())
+        if column is None:
+            raise sink.error(f"{setting} names '{name}', which is no column", f"there are {', '.join(there)}")
+        if column.name in found:
+            raise sink.error(f"{setting} names '{column.name}' twice", "name it once")
+        if isinstance(column.type, ArrayType | StructType | MapType):
+            kind = column.type.text.partition("<")[0]
+            raise sink.error(
+                f"{setting} names '{column.name}', {_ARTICLE[kind]} {kind}", "name a column of a plain type"
+            )
+        found.append(column.name)
+    return tuple(found)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeltaSink(TableSink):
     """A Delta table in the directory ``path`` ('{zone}' is replaced).
 
     A batch is one commit, with its number as an application transaction. Where at least ``compact_after`` files of
     similar size are small, they become larger files in a commit of their own, which changes no row.
+    With ``keys``, for results that are output as they change, a later result replaces that of the same keys.
     """
 
     kind: ClassVar[str] = "write_delta"
-    shown: ClassVar[tuple[str, ...]] = ("path",)
+    shown: ClassVar[tuple[str, ...]] = ("path", "keys")
+    newer: ClassVar[frozenset[str]] = frozenset({"keys"})
     path: Place
     partition_by: tuple[str, ...] = ()
     compact_after: SmallFiles = 32
+    keys: tuple[str, ...] | None = None
 
     @property
     def target(self) -> tuple[str, ...]:
@@ -58,7 +82,17 @@ class DeltaSink(TableSink):
                     f"a Delta table takes no column '{name}': spaces and ,;{{}}()= are not allowed",
                     f".select('{quoted(name)} AS {_NOT_IN_DELTA.sub('_', name)}') renames it",
                 )
+        if self.keys is not None:
+            self._check_keys(schema)
         return inputs[0]
+
+    def _check_keys(self, schema: Schema) -> None:
+        key_columns(self, self.keys or (), "keys", schema)
+        if schema.find(ROWS) is None:
+            raise self.error(
+                "rows replace each other in a Delta table only as results of a group that change",
+                ".write.output_mode('update').delta(path, keys=...), or write.postgres(url, 'table', keys=...)",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,18 +235,7 @@ class PostgresSink(TableSink):
 
     def columns(self, names: tuple[str, ...], setting: str, schema: Schema) -> tuple[str, ...]:
         """Return columns as the schema spells them; raise DataflowError for others."""
-        there = {c.name.lower(): c for c in schema.columns}
-        found = []
-        for name in names:
-            column = there.get(name.lower())
-            if column is None:
-                raise self.error(f"{setting} names '{name}', which is no column", f"there are {', '.join(there)}")
-            if column.name in found:
-                raise self.error(f"{setting} names '{column.name}' twice", "name it once")
-            if isinstance(column.type, ArrayType):
-                raise self.error(f"{setting} names '{column.name}', an array", "name a column of a plain type")
-            found.append(column.name)
-        return tuple(found)
+        return key_columns(self, names, setting, schema)
 
     def newest_by(self, type_: StreamType) -> tuple[str, ...]:
         """Return the columns that say which row of a key is the newest; none: the one that came last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal
 
 from headwater.core.errors import DataflowError
@@ -21,8 +21,11 @@ from headwater.dataflow.settings import (
     RealTimeBatch,
     ShownRows,
 )
+from headwater.dataflow.stateful import ROWS
 from headwater.dataflow.streambase import S, tuple_of
 from headwater.dataflow.tablesinks import SmallFiles
+from headwater.dataflow.updates import HOW
+from headwater.dataflow.updatestream import updating
 from headwater.sql.rewrite import row_json
 
 
@@ -31,6 +34,18 @@ class Writer(habits.NameGuard, Generic[S]):
     """Sinks of a stream. Each returns the written stream, so ``.named("alarms")`` can name the sink."""
 
     stream: S
+    mode: Literal["append", "update"] = "append"
+
+    def output_mode(self, mode: Literal["append", "update"]) -> Writer[S]:
+        """Choose when the results of ``group_by`` are written, as PySpark's ``outputMode``.
+
+        ``"append"``: once, when they are final. ``"update"``: in each batch that changes them, to ``postgres`` or
+        ``delta`` with ``keys``, where the later result replaces the earlier one. The rows get the column
+        ``headwater_rows``, the number of rows that a result was computed from.
+        """
+        return Writer(self.stream, mode)
+
+    outputMode = output_mode
 
     def files(
         self, path: Place, *, format: Literal["csv", "json", "parquet"], partition_by: Columns = ()
@@ -54,13 +69,21 @@ class Writer(habits.NameGuard, Generic[S]):
         """Write Parquet files."""
         return self.files(path, format="parquet", partition_by=partition_by)
 
-    def delta(self, path: Place, *, partition_by: Columns = (), compact_after: SmallFiles = 32) -> WrittenStream[S]:
+    def delta(
+        self, path: Place, *, keys: Columns = (), partition_by: Columns = (), compact_after: SmallFiles = 32
+    ) -> WrittenStream[S]:
         """Write to a Delta table, each row exactly once. ``{zone}`` in the path is replaced.
 
+        ``keys``: with ``output_mode("update")``, the columns by which a result replaces an earlier one.
         ``compact_after``: so many small files, at most 1000000, become larger ones; 0: never.
         """
-        columns = tuple_of(partition_by)
-        return self._sink(tablesinks.DeltaSink, path=path, partition_by=columns, compact_after=compact_after)
+        return self._sink(
+            tablesinks.DeltaSink,
+            path=path,
+            partition_by=tuple_of(partition_by),
+            compact_after=compact_after,
+            keys=tuple_of(keys) or None,
+        )
 
     def iceberg(
         self,
@@ -147,11 +170,12 @@ class Writer(habits.NameGuard, Generic[S]):
             options=tuple(sorted((k.replace("_", "."), str(v)) for k, v in options.items())),
         )
         self._check_real_time(real_time, delivery, dead_letters)
-        writer = Writer(self.stream.select(*columns))
+        stream = self.stream.select(*columns)
         if real_time is None:
-            return writer._sink(sinks.KafkaSink, **settings)
+            return replace(self, stream=stream)._sink(sinks.KafkaSink, **settings)
         dead_letters = dead_letters or f"{topic}.dead-letters"
-        return writer._sink(sinks.RealTimeKafkaSink, **settings, real_time=real_time, dead_letters=dead_letters)
+        # Results of real-time mode are early in either output mode.
+        return Writer(stream)._sink(sinks.RealTimeKafkaSink, **settings, real_time=real_time, dead_letters=dead_letters)
 
     def _check_real_time(self, real_time: str | None, delivery: str, dead_letters: str | None) -> None:
         where = self._place_of("kafka")
@@ -204,7 +228,7 @@ class Writer(habits.NameGuard, Generic[S]):
             )
         columns = [f"{row_json(self.stream.columns) if value is None else value} AS value"]
         columns += [f"{topic_from} AS topic"] if topic_from is not None else []
-        return Writer(self.stream.select(*columns))._sink(
+        return replace(self, stream=self.stream.select(*columns))._sink(
             sinks.MqttSink,
             broker=broker,
             topic=topic,
@@ -253,12 +277,19 @@ class Writer(habits.NameGuard, Generic[S]):
         ``order_by``: the row with the greatest values of these columns is the newest of a key, in whatever order
         rows come; as a default the event time. Without both, the row that came last.
         """
+        if self.mode == "update" and order_by is not None:
+            raise DataflowError(
+                "results that change are ordered by their number of rows",
+                where=self._place_of("postgres"),
+                hint="leave order_by out",
+            )
+        newest = (ROWS,) if self.mode == "update" else None if order_by is None else tuple_of(order_by)
         return self._sink(
             tablesinks.PostgresSink,
             url=url,
             table=table,
             keys=tuple_of(keys),
-            order_by=None if order_by is None else tuple_of(order_by),
+            order_by=newest,
             user_env=user_env,
             password_env=password_env,
         )
@@ -270,7 +301,16 @@ class Writer(habits.NameGuard, Generic[S]):
         return f"write.{method} after '{self.stream.operator.id}'"
 
     def _sink(self, cls: type[sinks.Sink], **settings: Any) -> WrittenStream[S]:
-        stream = self.stream._then(cls, **settings)
+        before = self.stream
+        if self.mode == "update":
+            if not settings.get("keys"):
+                raise DataflowError(
+                    f"'{cls.kind}' adds rows, and early results would stay beside the final ones",
+                    where=self._place_of("output_mode"),
+                    hint=HOW,
+                )
+            before = updating(self.stream, where=self._place_of("output_mode"))
+        stream = before._then(cls, **settings)
         self.stream.builder.add_sink(stream)
         return WrittenStream(stream)
 

@@ -32,7 +32,8 @@ def written(stream: Stream, command: Message) -> WrittenStream[Stream]:
             where=where,
             hint='write .outputMode("update"): real-time mode has no other'
             if is_real_time
-            else "leave it out: a window's row is written once, when the watermark has passed its end",
+            else "leave it out: a window's row is written once, when the watermark has passed its end; for earlier "
+            "results .write.output_mode('update').postgres(url, 'table', keys=[...]) of Headwater's own streams",
         )
     if command.clustering_column_names or command.table_name:
         raise DataflowError(

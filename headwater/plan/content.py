@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from headwater.dataflow.graph import Graph
+from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sources import Source
 from headwater.dataflow.stateful import Join
 from headwater.plan.model import DeploymentPlan, Unit
@@ -50,6 +51,11 @@ def is_stateful(flow: Graph, unit: Unit) -> bool:
     return any(flow[i].stateful for i in unit.operators)
 
 
+def reads_history(flow: Graph, unit: Unit) -> bool:
+    """Return whether a unit reads history, which has an event time of its own after its end."""
+    return any(isinstance(o := flow[i], Watermark) and o.history is not None for i in unit.operators)
+
+
 def holds_back(flow: Graph, unit: Unit, output: str) -> float:
     """Return by how many seconds of event time rows of an output may be older than the watermark of the unit's query.
 
@@ -65,13 +71,13 @@ def holds_back(flow: Graph, unit: Unit, output: str) -> float:
 
 
 def direct_time(plan: DeploymentPlan, unit: Unit) -> bool:
-    """Return whether the newest row written marks the progress of event time: one input, no state.
+    """Return whether the newest row written marks the progress of event time: one input, no state, no history.
 
     This must hold on the whole path from a source: where several writers were merged before, the newest row of
     one says nothing of the others, however few units read them now.
     """
     inputs = plan.inputs(unit)
     writers = sum(len(places) for places in source_locations(plan.dataflow, unit).values()) + len(inputs)
-    if is_stateful(plan.dataflow, unit) or writers != 1:
+    if is_stateful(plan.dataflow, unit) or writers != 1 or reads_history(plan.dataflow, unit):
         return False
     return all(direct_time(plan, plan.unit(channel.producer)) for channel in inputs)

@@ -8,6 +8,7 @@ from itertools import combinations
 import networkx as nx
 
 from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.stateful import updates
 from headwater.plan.deployment import Edge, HostNames
 from headwater.plan.onepass import OWN_QUERY, hinders, one_pass, outputs_of
 
@@ -26,7 +27,8 @@ def pieces(
     ``operators``: the operators to group, in the dataflow's order; all others are in other pieces.
 
     A piece cannot be one query if it would wait for itself through another piece, if no single host meets all
-    its requirements, or if it has several outputs that one pass cannot serve. Pieces that read one stream are
+    its requirements, if it has several outputs that one pass cannot serve, or results that change beside other
+    state. Pieces that read one stream are
     merged if one pass serves them all: a query costs more than another output.
     """
     remaining = set(cuts)
@@ -37,6 +39,7 @@ def pieces(
             or _cuts_of_cycles(dataflow, found, remaining)
             or _cuts_for_hosts(dataflow, found, hosts)
             or _cuts_for_outputs(dataflow, found)
+            or _cuts_for_updates(dataflow, found)
         )
         if not extra - remaining:
             return _side_by_side(dataflow, found, hosts)
@@ -54,6 +57,8 @@ def why_apart(dataflow: Dataflow, edge: Edge, cuts: Iterable[Edge], hosts: Hosts
                 return f"'{one}' runs on {', '.join(here)}, '{other}' on {', '.join(there)}: no host is common"
     if isinstance(dataflow[consumer], OWN_QUERY):
         return f"Spark writes '{consumer}' itself, in a query without other outputs"
+    if _cuts_for_updates(dataflow, (piece,)):
+        return f"Spark outputs results that change from no query with other state than that of '{consumer}'"
     if _cuts_of_torn(dataflow, (piece,), set(cuts)):
         return f"another way from '{producer}' to '{consumer}' leads through a channel"
     if _cuts_of_cycles(dataflow, found, set(cuts)):
@@ -220,4 +225,15 @@ def _cuts_for_outputs(dataflow: Dataflow, found: tuple[tuple[str, ...], ...]) ->
             # Operators that fit into a pass stay with their input: a query costs more than another output.
             dear = hinders(dataflow, piece, forks)
             cuts |= dear or {(p, c) for p, c in inner if p in forks}
+    return cuts
+
+
+def _cuts_for_updates(dataflow: Dataflow, found: tuple[tuple[str, ...], ...]) -> set[Edge]:
+    """Cut before an aggregate in update mode if there is other state in its piece: Spark has one mode for a query."""
+    cuts: set[Edge] = set()
+    for piece in found:
+        state = [id_ for id_ in piece if dataflow[id_].stateful]
+        updating = {id_ for id_ in state if updates(dataflow[id_])}
+        if updating and len(state) > 1:
+            cuts |= {(p, c) for p, c in _inner(dataflow, piece) if c in updating}
     return cuts

@@ -68,8 +68,10 @@ def _reasons(flow: Graph, operators: tuple[str, ...], sink: RealTimeKafkaSink) -
         )
     if len(aggregates) > 1:
         yield aggregates[-1].where, "the mode runs one aggregate in a query", _BATCHES
-    if any(isinstance(o, ops.Union) and _is_behind(flow, aggregates, o) for o in inside):
-        yield sink.where, "a union is behind an aggregate", "move the union before the aggregate"
+    for operator in inside:
+        if isinstance(operator, ops.Union | ops.Where) and _is_behind(flow, aggregates, operator):
+            why = "no union can be" if isinstance(operator, ops.Union) else "a result once written would stay"
+            yield operator.where, f"it is behind an aggregate: {why}", "move it before the aggregate"
 
 
 def _reason(operator: ops.Operator, is_stateful: bool) -> tuple[str, str] | None:

@@ -46,7 +46,7 @@ class WatermarkInput:
     """An input whose event time advances by itself, without channels: its ``reads``, and its watermark's delay.
 
     ``name`` is that of its observed event time and of its control files. ``location``: where it is read, or its
-    operator. Times in seconds.
+    operator. Times in seconds. ``source``: where it is history, the name of its source in the query.
     """
 
     name: str
@@ -54,6 +54,7 @@ class WatermarkInput:
     reads: tuple[int, ...]
     delay: float
     idle_after: float | None
+    source: str | None = None
 
 
 @dataclass

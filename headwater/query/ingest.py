@@ -21,6 +21,7 @@ from typing import Any
 
 from headwater.channels.arrival import Times, joined, recorded_arrival
 from headwater.channels.open import LogSpec
+from headwater.disk.checkpoint import AGAIN
 from headwater.disk.durable import read_note
 
 _BACK = 5  # most batches without rows after one with rows
@@ -114,6 +115,18 @@ def moved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[
         for name, end in now.items()
         if before.get(name) != end and not name.startswith(_CONTROL)
     }
+
+
+def has_nothing_new(checkpoint: Path, batch: int, source: str) -> bool:
+    """Return whether a planned batch found nothing new in any read of a source, after at least one batch.
+
+    Spark asks all sources for what is new when it plans a batch.
+    """
+    try:
+        now, before = (sources_at((checkpoint / "offsets" / str(n)).read_text()) for n in (batch, batch - 1))
+    except FileNotFoundError:
+        return False
+    return all(now.get(name) == before.get(name) for name in now if name == source or name.startswith(source + AGAIN))
 
 
 def _parsed(offset: str | None) -> Any:

@@ -85,6 +85,8 @@ class CompiledUnit:
     """Counters of its operators' rows."""
     replayed: frozenset[str]
     """The sources whose replayed records it reads."""
+    updates: bool = False
+    """Whether it outputs results as they change."""
 
 
 def lift_file(input_: WatermarkInput, lift: int | str) -> str:
@@ -171,7 +173,10 @@ class UnitCompiler:
             self._counting.outputs = list(outputs)
         counting = self._counting if self._measure else Counting(inputs=self._counting.inputs)
         replayed = frozenset(self._replayed)
-        return CompiledUnit(frame, tuple(sink_writers), sink, self._controlled, self._scans(), counting, replayed)
+        updates = any(stateful.updates(self._flow[i]) for i in self._unit.operators)
+        return CompiledUnit(
+            frame, tuple(sink_writers), sink, self._controlled, self._scans(), counting, replayed, updates
+        )
 
     def _scans_of_pass(self) -> set[str]:
         return set(self._served.scans) if self._served is not None else set()
@@ -388,11 +393,12 @@ class UnitCompiler:
         directory = self._layout.control(self._unit)
         directory.mkdir(parents=True, exist_ok=True)
         files = "end,again-*"
-        if self._may_idle:
+        if self._may_idle or operator.history is not None:
             input_ = self._watermark_input(operator, begin)
-            newest = F.max(F.unix_micros(column_of(operator.column)))
-            frame = frame.observe(time_of(input_.name), newest.alias("newest"))
             files += f",{lift_file(input_, '*')}"
+            if self._may_idle:
+                newest = F.max(F.unix_micros(column_of(operator.column)))
+                frame = frame.observe(time_of(input_.name), newest.alias("newest"))
         end = (
             self._spark.readStream.name(source_name(f"e_{self._spec.tags[operator.id]}{self._again(operator.id)}"))
             .schema(f"{quoted(WATERMARK)} timestamp")
@@ -400,7 +406,9 @@ class UnitCompiler:
             .json(str(directory))
         )
         self._counting.reads.append(Read(operator.id, counts=False))
-        timed = frame.withColumn(WATERMARK, column_of(operator.column))
+        unordered = operator.history == "unordered"
+        own_time = F.lit(None).cast("timestamp") if unordered else column_of(operator.column)
+        timed = frame.withColumn(WATERMARK, own_time)
         both = timed.unionByName(end, allowMissingColumns=True)
         type_ = self._flow.types[operator.id]
         delay = compile.span(operator.duration(operator.delay, "delay"))
@@ -417,7 +425,12 @@ class UnitCompiler:
         known = {i.name for i in self._counting.inputs}
         while name in known:  # a stream that is read again, behind the same watermark
             name += "_"
-        input_ = WatermarkInput(name, location, tuple(reads), time.delay, time.idle_after)
+        source = None
+        if operator.history is not None:
+            read = self._flow[operator.inputs[0]]
+            assert isinstance(read, sources.Source) and first.location is not None
+            source = names_of_source(self._spec, read)[first.location]
+        input_ = WatermarkInput(name, location, tuple(reads), time.delay, time.idle_after, source)
         self._counting.inputs.append(input_)
         return input_
 

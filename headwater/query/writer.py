@@ -9,7 +9,8 @@ Option ``config`` of ``headwater_sink``::
 ``tracking`` is the JSON form of LatencyTracking. ``run`` is the result of
 ``checkpoint.begin_run``: without it a batch cannot be taken back. ``checkpoint`` is the directory that is synced
 before a batch is published: without it a power cut may lose rows. ``checked`` is the JSON form of CheckedFiles. All
-four may be left out.
+four may be left out. Spark writes no results that change to a Python sink, so ``start_updates`` writes each batch of
+them by itself, with its number as option ``batch``.
 
 With one sink writer the frame's columns are the output's. With several the frame is ``__out`` (the
 tag) and one struct column ``o<tag>`` per sink writer, so that one query feeds them all.
@@ -23,7 +24,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 
 from headwater.channels.segments import Segment
 from headwater.connectors.writers import DEAD_LETTERS, SinkWriter, SinkWriterTask, open_sink_writer
@@ -73,6 +79,10 @@ class HeadwaterSink(DataSource):
     def name(cls) -> str:
         """Return the format's name."""
         return SINK_FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Make the writer of one batch that is written by itself."""
+        return BatchWriter(self.streamWriter(schema, overwrite), int(self.options["batch"]))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> UnitWriter:
         """Make the writer of one batch."""
@@ -190,6 +200,25 @@ class UnitWriter(DataSourceStreamArrowWriter):
     def _sink_writers(self, ingested: IngestTimes | None = None) -> dict[int, SinkWriter]:
         told = {"ingested": (ingested.oldest, ingested.newest)} if ingested is not None else {}
         return {tag: open_sink_writer({**spec, **told}, self._epoch) for tag, spec in self._specs.items()}
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Write one batch by itself, outside of the streaming query that computes it."""
+
+    def __init__(self, writer: UnitWriter, batch: int) -> None:
+        self._writer, self._batch = writer, batch
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
+        """Write one task's rows."""
+        return self._writer.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit the batch."""
+        self._writer.commit(messages, self._batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks of the failed batch have written."""
+        self._writer.abort(messages, self._batch)
 
 
 def _segments_of(messages: Sequence[WriterCommitMessage | None], tag: int) -> list[Segment]:

@@ -1,4 +1,4 @@
-"""Read back what sinks hold: directories of Parquet files, partitioned or not, and tables."""
+"""Read back what sinks hold: directories of Parquet files, partitioned or not, tables, and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from headwater.dataflow.partitions import NULL_NAME
 from headwater.dataflow.sinks import FileSink
-from headwater.dataflow.tablesinks import DeltaSink, IcebergSink
+from headwater.dataflow.tablesinks import DeltaSink, IcebergSink, PostgresSink
 from headwater.testing.compare import NotEquivalent
 
 if TYPE_CHECKING:
@@ -36,12 +36,32 @@ def rows_in(sink: Any, schema: pa.Schema) -> pa.Table:
             with opened(address) as catalog:
                 table = existing(catalog, address)
                 tables = [] if table is None else [table.scan().to_arrow()]
+        case PostgresSink():
+            tables = [_postgres(sink, schema)]
         case _:
             raise NotEquivalent(
                 f"sink '{sink.id}' cannot be read back",
-                hint="use write.memory(...), write.parquet(...), write.delta(...) or write.iceberg(...)",
+                hint="use write.memory(...), write.parquet(...), write.delta(...), write.iceberg(...) or "
+                "write.postgres(...)",
             )
     return pa.concat_tables([t.select(schema.names).cast(schema) for t in tables] or [schema.empty_table()])
+
+
+def _postgres(sink: PostgresSink, schema: pa.Schema) -> pa.Table:
+    """Read a table, which may be missing."""
+    import pyarrow as pa
+
+    from headwater.connectors.postgreswriter import PostgresTable, connected, quoted
+
+    table = PostgresTable(
+        url=sink.url, table=sink.table, columns=(), user_env=sink.user_env, password_env=sink.password_env
+    )
+    with connected(table, sink.where) as connection:
+        if connection.execute("SELECT to_regclass(%s)", (table.name,)).fetchone()[0] is None:
+            return schema.empty_table()
+        names = ", ".join(map(quoted, schema.names))
+        rows = connection.execute(f"SELECT {names} FROM {table.name}").fetchall()
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
 def _file(file: Path, root: Path, schema: pa.Schema) -> pa.Table:

@@ -129,14 +129,14 @@ def test_an_interrupted_batch_keeps_its_version(endpoint: LocalEndpoint, tmp_pat
         for batch in batches:
             (checkpoint / log / str(batch)).write_text("v1")
     write_table(table, factor="7.00")
-    assert versions.has_changed()
+    assert versions.has_changed(endpoint.session)
     assert versions.begin(spark, checkpoint) == first, "batch 1 is to be repeated with the rows that it saw"
     (checkpoint / "commits" / "1").write_text("v1")
     assert versions.current(spark) == first
     second = versions.begin(spark, checkpoint)
     assert second != first and not first.exists()
     assert {str(r.factor) for r in spark.read.parquet(str(second)).collect()} == {"7.00"}
-    assert not versions.has_changed()
+    assert not versions.has_changed(endpoint.session)
 
 
 def test_a_malformed_row_of_a_table_is_an_error_that_names_it(endpoint: LocalEndpoint, tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def test_a_query_that_looks_seldom_has_not_missed_rows() -> None:
     running = Running(None, tally=Tally(Counting(inputs=[source])))  # type: ignore[arg-type]
     running.tally.heard[0] = time.monotonic() - 90
     running.tally.times["t_a"] = 5_000_000
-    (often,) = IdleInputs().of_reads(running, 0.5)
-    (seldom,) = IdleInputs().of_reads(running, 600.0)
+    (often,) = IdleInputs().of_reads(running, 0.5, ())
+    (seldom,) = IdleInputs().of_reads(running, 600.0, ())
     assert (often.idle, seldom.idle, often.time) == (True, False, 4_000_000)
 
 
@@ -80,8 +80,8 @@ def test_a_clock_that_is_set_makes_no_input_idle(monkeypatch: pytest.MonkeyPatch
     )  # fmt: skip
     assert known.of_channel(channel, log, read=True) is not None
     monkeypatch.setattr(time, "time", lambda: real() + hours * 3600.0)
-    found = [*known.of_reads(running, 0.5), known.of_channel(channel, log, read=True)]
+    found = [*known.of_reads(running, 0.5, ()), known.of_channel(channel, log, read=True)]
     assert not any(one.idle for one in found if one is not None)
     monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 61.0)  # type: ignore[misc]
-    found = [*known.of_reads(running, 0.5), known.of_channel(channel, log, read=True)]
+    found = [*known.of_reads(running, 0.5, ()), known.of_channel(channel, log, read=True)]
     assert all(one.idle for one in found if one is not None) and known.is_due([60.0])

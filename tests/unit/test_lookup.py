@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headwater as hw
+from headwater.connectors.packages import packages_for
+from headwater.connectors.permitted import uses_of
+from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.lookup import MOST_EMBEDDED, Lookup
 from headwater.dataflow.stream import Stream
+from headwater.plan.build import build
+from headwater.plan.spec import spec_of
 
 SCHEMA = "id bigint, k string, ts timestamp, v double, tags array<string>"
 
@@ -99,6 +105,73 @@ def test_options_are_those_of_files_that_do_not_stream() -> None:
         read.join(builder.table.csv("/t", "k string, n int", **{name: value}), "k").write.memory("out")
         with pytest.raises(DataflowError, match=f"takes no option '{name}'"):
             check(builder.build())
+
+
+DATABASE = "jdbc:postgresql://db.plant/plant"
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "what"),
+    [
+        (DATABASE, {}, "those of a table, or of a query"),
+        (DATABASE, {"table": "t", "query": "SELECT k FROM t"}, "those of a table, or of a query"),
+        (DATABASE, {"table": "(SELECT 1) x"}, "is no name of a table"),
+        (DATABASE, {"table": "t; DROP TABLE t"}, "is no name of a table"),
+        (DATABASE, {"query": "DELETE FROM t"}, "does not begin with SELECT or WITH"),
+        (DATABASE, {"query": "SELECT k FROM t; DROP TABLE t"}, "is to be one statement"),
+        (DATABASE, {"query": "SELECT k FROM t) x WHERE (1=1"}, "closes a parenthesis"),
+        (DATABASE, {"query": "SELECT (k FROM t"}, "opens a parenthesis"),
+        (DATABASE, {"query": "SELECT k FROM t -- all"}, "has '--'"),
+        (DATABASE, {"query": r"SELECT '\\'; DROP TABLE t --'"}, "has a backslash"),
+        (DATABASE, {"query": "SELECT 'k FROM t"}, "without its end"),
+        (f"{DATABASE}?socketFactory=x", {"table": "t"}, "'socketFactory' of a postgresql URL is not allowed"),
+        (f"{DATABASE}?password=x", {"table": "t"}, "would be stored and shown"),
+        ("jdbc:odbc:x", {"table": "t"}, "is not known"),
+    ],
+)
+def test_a_database_is_asked_one_plain_statement(url: str, given: dict[str, Any], what: str) -> None:
+    builder, read = begin()
+    with pytest.raises(DataflowError, match=re.escape(what)) as caught:
+        read.join(builder.table.jdbc(url, schema="k string", **given), "k")
+    assert caught.value.hint
+
+
+def test_a_table_of_a_database_is_stored_with_the_names_of_its_secrets() -> None:
+    builder, read = begin()
+    secrets = {"user_env": "HEADWATER_SECRET_USER", "password_env": "HEADWATER_SECRET_PASSWORD"}
+    query = "WITH m AS (SELECT k, ';' AS n FROM t) SELECT * FROM m"
+    table = builder.table.jdbc(DATABASE, schema="k string, n string", query=query, refresh="1 minute", **secrets)
+    read.join(table, "k").write.memory("out")
+    flow = builder.build()
+    assert Dataflow.from_json(flow.to_json()) == flow
+    check(flow)
+    assert packages_for(flow) == ["org.postgresql:postgresql:42.7.4"]
+    plan = build(flow, Continuum.from_text("name: p\nlayers: [c]\nzones:\n  C1: {layer: c, locations: [L1]}\n"))
+    uses = {(use.kind, use.target) for use in uses_of(spec_of(plan, plan.units[0].id))}
+    assert uses >= {("connect", "db.plant:5432"), *(("secrets", name) for name in secrets.values())}
+    with pytest.raises(DataflowError, match="the columns of a table in a database are not known"):
+        builder.table.jdbc(DATABASE, "t")
+    other, stream = begin()
+    stream.join(other.table.jdbc(DATABASE, "t", "k string", sessionInitStatement="x"), "k").write.memory("out")
+    with pytest.raises(DataflowError, match="takes no option 'sessionInitStatement'"):
+        check(other.build())
+
+
+def test_a_version_of_a_delta_table_does_not_change(tmp_path: Path) -> None:
+    builder, read = begin()
+    assert lookup(read.join(builder.table.delta("/t", "k string, n int", version=3), "k")).version == 3
+    with pytest.raises(DataflowError, match="a version of a table does not change"):
+        read.join(builder.table.delta("/t", "k string, n int", version=3, refresh="1 minute"), "k")
+    with pytest.raises(DataflowError, match="is not a directory"):
+        read.join(builder.table.delta("s3://b/t", "k string, n int"), "k")
+    with pytest.raises(DataflowError, match="the schema of the table cannot be read"):
+        builder.table.delta(str(tmp_path))
+
+
+def test_tables_of_files_have_the_keys_that_they_had() -> None:
+    builder, read = begin()
+    config = lookup(read.join(builder.table.csv("/t", "k string, n int"), "k")).config()
+    assert not config.keys() & {"version", "database"}
 
 
 def check(flow: Dataflow) -> None:

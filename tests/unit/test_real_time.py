@@ -83,7 +83,12 @@ REFUSED: list[tuple[Callable[[DataflowBuilder], None], str, str]] = [
     ),
     (
         lambda f: fast(counted(parsed(f)).select("k", "count").union(parsed(f).select("k", "1L AS count")), key="k"),
-        "a union is behind an aggregate",
+        "no union can be",
+        "before the aggregate",
+    ),
+    (
+        lambda f: fast(counted(parsed(f)).where("count > 3"), key="k"),
+        "a result once written would stay",
         "before the aggregate",
     ),
     (lambda f: fast(topic(f).to_layer("cloud").where("v > 0")), "from a channel", "place and cut nothing between"),
