@@ -238,7 +238,7 @@ def _unit(
         watermark=running.watermark if running else None,
         idle=work.idle.locations if state.status == "running" else (),
         error=state.error,
-        waits=state.waits,
+        waits=state.waits or (units.bridges.problem(unit.id) if state.status == "running" else None),
         run=str(running.query.runId) if running else None,
         latency=tracking.latency(now),
         oldest_s=None if work.finished else tracking.oldest_s(unit.checkpoint, now),

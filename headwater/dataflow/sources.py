@@ -140,7 +140,16 @@ class SensorSource(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MqttSource(Source):
+class BridgedSource(Source):
+    """Records that a bridge stores in a spool of its zone, from which they are read: each one JSON object."""
+
+    @property
+    def record_format(self) -> str:
+        return "json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MqttSource(BridgedSource):
     """Messages of an MQTT topic ('{location}' is replaced), each one JSON object."""
 
     kind: ClassVar[str] = "mqtt"
@@ -157,10 +166,6 @@ class MqttSource(Source):
     @property
     def per_location(self) -> bool:
         return "{location}" in self.topic or "{location}" in self.broker
-
-    @property
-    def record_format(self) -> str:
-        return "json"
 
     def schema(self) -> Schema:
         return Schema.parse(self.schema_text)

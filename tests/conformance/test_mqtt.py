@@ -16,7 +16,8 @@ import pytest
 
 from headwater.channels.base import ChannelLimits
 from headwater.channels.filelog import FileLog
-from headwater.connectors.mqtt import BridgeStatus, MqttBridge, broker_address
+from headwater.connectors.bridge import BridgeStatus
+from headwater.connectors.mqtt import MqttBridge, broker_address
 from headwater.connectors.reasons import NOT_UTF8, explain
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.dataflow.sources import MqttSource
@@ -188,7 +189,7 @@ def readings(start: int, end: int) -> list[str]:
 
 
 def test_messages_are_stored_exactly_and_in_order(broker: Broker, topic: str, bridges: Bridges) -> None:
-    bridge = bridges.start(flush_messages=50)
+    bridge = bridges.start(flush_rows=50)
     broker.publish(topic, *readings(0, 300))
     bridges.await_values(readings(0, 300))
     bridge.stop()
@@ -294,7 +295,7 @@ def test_other_qualities_of_service(broker: Broker, topic: str, tmp_path: Path, 
 def test_a_full_log_bounds_memory_and_loses_nothing(broker: Broker, topic: str, bridges: Bridges) -> None:
     bridges.log.register("reader")
     bridges.log.limits = ChannelLimits(max_bytes=1)
-    bridge = bridges.start(flush_messages=5)
+    bridge = bridges.start(flush_rows=5)
     broker.publish(topic, *readings(0, 200))
     until(lambda: bridge.status().waiting >= 20, "the bound")
     until(lambda: "full" in (bridge.status().error or ""), f"the reason: {bridge.status()}")
@@ -318,7 +319,7 @@ def test_a_full_log_bounds_memory_and_loses_nothing(broker: Broker, topic: str, 
 def test_stopping_does_not_wait_for_a_full_log(broker: Broker, topic: str, bridges: Bridges) -> None:
     bridges.log.register("reader")
     bridges.log.limits = ChannelLimits(max_bytes=1)
-    bridge = bridges.start(flush_messages=5)
+    bridge = bridges.start(flush_rows=5)
     broker.publish(topic, *readings(0, 12))
     until(lambda: bridge.status().error, "a full log")
     began = time.monotonic()
@@ -441,8 +442,8 @@ def test_messages_sent_again_after_a_lost_connection_are_known(tmp_path: Path, b
         bridge._on_connect(client, None, Flags(), Success(), None)
 
     def flush() -> int:
-        batch = bridge._next_batch()
-        assert bridge._store(batch)
+        batch = bridge._spool.next_batch()
+        assert bridge._spool.store(batch)
         bridge._acknowledge(batch)
         return len(batch)
 
@@ -489,6 +490,4 @@ def test_a_missing_library_is_named(tmp_path: Path, broker: Broker, monkeypatch:
     with pytest.raises(Unavailable, match="paho-mqtt is not installed") as error:
         bridge.start()
     assert error.value.hint == "pip install headwater[mqtt]"
-    assert bridge.status() == BridgeStatus(
-        state="new", broker=f"mqtt://127.0.0.1:{broker.port}", topic="t", client_id=bridge.client_id
-    )
+    assert bridge.status() == BridgeStatus(state="new", address=f"mqtt://127.0.0.1:{broker.port}, topic t")

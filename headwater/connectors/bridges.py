@@ -1,0 +1,22 @@
+"""The bridge of each kind of source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headwater.channels.filelog import FileLog
+from headwater.connectors.bridge import Bridge
+from headwater.core.errors import RuntimeFailure
+from headwater.dataflow.sources import BridgedSource, MqttSource
+
+
+def open_bridge(source: BridgedSource, location: str, *, log: FileLog, epoch: int, home: Path) -> Bridge[Any]:
+    """Make the bridge of a source at a location; ``home``: the directory of the deployment on this node."""
+    # Each kind imports its module when it is opened: a process without MQTT does not load its client.
+    match source:
+        case MqttSource():
+            from headwater.connectors.mqtt import MqttBridge
+
+            return MqttBridge(source, location=location, log=log, epoch=epoch)
+    raise RuntimeFailure(f"no bridge for {source.kind}", where=source.where, hint="report this as a defect")
