@@ -8,6 +8,7 @@ from typing import Any
 from headwater.channels.filelog import FileLog
 from headwater.connectors.bridge import Bridge
 from headwater.core.errors import RuntimeFailure
+from headwater.dataflow.plantsources import HttpSource
 from headwater.dataflow.sources import BridgedSource, MqttSource
 
 
@@ -19,4 +20,8 @@ def open_bridge(source: BridgedSource, location: str, *, log: FileLog, epoch: in
             from headwater.connectors.mqtt import MqttBridge
 
             return MqttBridge(source, location=location, log=log, epoch=epoch)
+        case HttpSource():
+            from headwater.connectors.httpbridge import HttpBridge
+
+            return HttpBridge(source, location=location, log=log, epoch=epoch, home=home)
     raise RuntimeFailure(f"no bridge for {source.kind}", where=source.where, hint="report this as a defect")

@@ -32,6 +32,7 @@ from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.operators import MapBatches, Operator, Transform
 from headwater.dataflow.optionlists import check_kafka_settings, check_options
+from headwater.dataflow.plantsources import HttpSource
 from headwater.dataflow.predictor import Predictor
 from headwater.dataflow.sinks import FileSink, JdbcSink, KafkaSink, MqttSink
 from headwater.dataflow.sources import FileSource, MqttSource
@@ -187,6 +188,12 @@ def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Itera
             for location in locations:
                 yield ResourceUse(kind="connect", target=broker_address(operator, location).server, where=where)
             yield from _secrets(where, operator.username_env, operator.password_env)
+        case HttpSource():
+            for location in locations:
+                yield ResourceUse(kind="connect", target=operator.endpoint(location).server, where=where)
+            for file in filter(None, (operator.certificate, operator.key)):
+                yield ResourceUse(kind="read", target=full_path(file), where=where)
+            yield from _secrets(where, operator.token_env)
         case MqttSink():
             yield ResourceUse(kind="connect", target=sink_address(operator).server, where=where)
             yield from _secrets(where, operator.username_env, operator.password_env)

@@ -30,6 +30,7 @@ from headwater.connectors.deadletters import DeadLetter, dead_letters_of, explai
 from headwater.connectors.kafkavalues import BASE64
 from headwater.core.errors import DeploymentError, HeadwaterError
 from headwater.dataflow.kafkatopic import KafkaSource
+from headwater.dataflow.plantsources import HttpSource
 from headwater.dataflow.sources import FileSource, MqttSource, Source
 from headwater.disk.durable import read_note, read_object, write_atomically
 from headwater.disk.layout import Layout
@@ -141,6 +142,7 @@ class Offer(Protocol):
 
 def _offer(target: ReplayedSource, letter: DeadLetter, record: str, mark: str) -> Offer:
     from headwater.connectors.offerfile import file_offer
+    from headwater.connectors.offerhttp import HttpOffer
     from headwater.connectors.offerkafka import kafka_offer
     from headwater.connectors.offermqtt import mqtt_offer
 
@@ -149,6 +151,8 @@ def _offer(target: ReplayedSource, letter: DeadLetter, record: str, mark: str) -
             return file_offer(target.source, target.location, target.directory, letter, record, mark)
         case MqttSource():
             return mqtt_offer(target.source, target.location, letter, record)
+        case HttpSource():
+            return HttpOffer(target.source, target.location, record, mark)
         case KafkaSource():
             return kafka_offer(target.source, target.location, letter, record)
     raise DeploymentError(f"a source of kind {target.source.kind} takes no records back")

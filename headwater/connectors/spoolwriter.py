@@ -244,6 +244,11 @@ def text_of(payload: bytes) -> tuple[str, bool]:
         return NOT_UTF8 + base64.b64encode(payload).decode(), False
 
 
+def payload_of(text: str) -> bytes:
+    """Return the bytes of which ``text_of`` made a text."""
+    return base64.b64decode(text.removeprefix(NOT_UTF8)) if text.startswith(NOT_UTF8) else text.encode()
+
+
 def _table(items: Sequence[Received[T]]) -> pa.Table:
     import pyarrow as pa
 

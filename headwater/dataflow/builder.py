@@ -21,6 +21,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.hoist import hoist_watermarks
 from headwater.dataflow.kafkatopic import RAW, KafkaFormat, KafkaSource, SchemaDocument, StartOf, read_descriptor
 from headwater.dataflow.optionlists import option_name
+from headwater.dataflow.plantreader import PlantReader
 from headwater.dataflow.protobufschema import columns_of_message, files_of, message_of
 from headwater.dataflow.settings import (
     MOST_WRITTEN,
@@ -30,7 +31,6 @@ from headwater.dataflow.settings import (
     Machines,
     Option,
     Place,
-    QualityOfService,
     RowCount,
     RowsPerSecond,
     SchemaOf,
@@ -165,7 +165,7 @@ class DataflowBuilder(habits.NameGuard):
 
 
 @dataclass(frozen=True)
-class Reader(habits.NameGuard):
+class Reader(PlantReader):
     """Sources of a dataflow. ``{location}`` in a path or topic is replaced for every location."""
 
     builder: DataflowBuilder
@@ -256,34 +256,6 @@ class Reader(habits.NameGuard):
             interval=interval,
             rows_per_second=rows_per_second,
             rows=rows,
-            location_as=location_as,
-        )
-
-    def mqtt(
-        self,
-        broker: Place,
-        topic: Place,
-        schema: SchemaOf,
-        *,
-        qos: QualityOfService = 1,
-        username_env: Place | None = None,
-        password_env: Place | None = None,
-        tls: bool = False,
-        location_as: ColumnName | None = None,
-    ) -> Stream:
-        """Read JSON messages of an MQTT topic. ``broker`` is host or host:port.
-
-        ``username_env`` and ``password_env`` name secrets of the zone, ``HEADWATER_SECRET_...``.
-        """
-        return self._source(
-            sources.MqttSource,
-            broker=broker,
-            topic=topic,
-            schema_text=schema_text(schema, f"read.mqtt('{cut(topic, 200)}')"),
-            qos=qos,
-            username_env=username_env,
-            password_env=password_env,
-            tls=tls,
             location_as=location_as,
         )
 

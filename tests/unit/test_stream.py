@@ -131,6 +131,8 @@ SOURCES: list[tuple[Callable[[DataflowBuilder], Stream], str]] = [
     (lambda f: f.read.sensors(seed=3, machines=2, rows=10, rows_per_second=0),
      "machine string, ts timestamp, temperature double, label boolean, seq bigint"),
     (lambda f: f.read.mqtt("broker:1883", "a/{location}/#", "a int", qos=2, tls=True), "a int"),
+    (lambda f: f.read.http("0.0.0.0:8080/rows/{location}", "a int", token_env="HEADWATER_SECRET_T", max_body=1000),
+     "a int"),
     (lambda f: f.read.kafka("b:9092", "t", "a int", key_as="k", starting={0: 7}), "a int, k string"),
     (lambda f: f.read.format(Files).option("path", "/d/{location}").load(location_as="l"),
      "n bigint, name string, l string"),

@@ -1,0 +1,80 @@
+"""Readers of what machines and programs send or offer: MQTT, HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwater.core.text import cut
+from headwater.dataflow import habits, plantsources, sources
+from headwater.dataflow.plantsources import BodySize
+from headwater.dataflow.settings import ColumnName, Place, QualityOfService, SchemaOf
+from headwater.dataflow.stream import Stream
+from headwater.dataflow.streambase import schema_text
+
+
+class PlantReader(habits.NameGuard):
+    """Sources that cannot be read twice: what they receive is durable in the zone before it is acknowledged."""
+
+    def _source(self, cls: type[sources.Source], **settings: Any) -> Stream:
+        raise NotImplementedError
+
+    def mqtt(
+        self,
+        broker: Place,
+        topic: Place,
+        schema: SchemaOf,
+        *,
+        qos: QualityOfService = 1,
+        username_env: Place | None = None,
+        password_env: Place | None = None,
+        tls: bool = False,
+        location_as: ColumnName | None = None,
+    ) -> Stream:
+        """Read JSON messages of an MQTT topic. ``broker`` is host or host:port.
+
+        ``username_env`` and ``password_env`` name secrets of the zone, ``HEADWATER_SECRET_...``.
+        """
+        return self._source(
+            sources.MqttSource,
+            broker=broker,
+            topic=topic,
+            schema_text=schema_text(schema, f"read.mqtt('{cut(topic, 200)}')"),
+            qos=qos,
+            username_env=username_env,
+            password_env=password_env,
+            tls=tls,
+            location_as=location_as,
+        )
+
+    def http(
+        self,
+        address: Place,
+        schema: SchemaOf,
+        *,
+        token_env: Place | None = None,
+        tls: bool | None = None,
+        certificate: Place | None = None,
+        key: Place | None = None,
+        max_body: BodySize = 8 * 2**20,
+        location_as: ColumnName | None = None,
+    ) -> Stream:
+        """Take rows by HTTP POST: JSON lines, or a JSON array. ``address``: ``0.0.0.0:8080/rows/{location}``.
+
+        The answer 200 means that the rows are durable. A request that is sent again with the same header
+        ``Idempotency-Key`` is stored once; 429 and 503 ask to send again later. ``token_env`` names the secret with the
+        bearer token of all clients, ``HEADWATER_SECRET_...``; only an endpoint at 127.0.0.1 may do without.
+
+        ``tls``: None: yes, but for 127.0.0.1. ``certificate``, ``key``: PEM files in the zone; without them it makes
+        its own. ``max_body``: bytes of a request, at most 33554432.
+        """
+        return self._source(
+            plantsources.HttpSource,
+            address=address,
+            schema_text=schema_text(schema, f"read.http('{cut(address, 200)}')"),
+            token_env=token_env,
+            tls=tls,
+            certificate=certificate,
+            key=key,
+            max_body=max_body,
+            location_as=location_as,
+        )
