@@ -8,7 +8,7 @@ from typing import Any
 from headwater.channels.filelog import FileLog
 from headwater.connectors.bridge import Bridge
 from headwater.core.errors import RuntimeFailure
-from headwater.dataflow.plantsources import HttpSource
+from headwater.dataflow.httpsource import HttpSource
 from headwater.dataflow.sources import BridgedSource, MqttSource
 
 

@@ -29,7 +29,7 @@ from headwater.connectors.httprecords import records_of
 from headwater.connectors.requestkeys import KEPT, KnownRequest, RequestKeys, digest
 from headwater.connectors.spoolwriter import MAX_BYTES, Received
 from headwater.core.errors import DeploymentError
-from headwater.dataflow.plantsources import HttpSource
+from headwater.dataflow.httpsource import HttpSource
 from headwater.disk.credentials import read_secret
 from headwater.tls.listener import ListenerTls, listener_tls
 
@@ -50,7 +50,7 @@ class _Request:
     done: Future[int | None] = field(default_factory=Future)
 
 
-class _Refused(Exception):
+class _NotTaken(Exception):
     """The answer to a request that is not taken."""
 
     def __init__(
@@ -71,7 +71,7 @@ class HttpBridge(Bridge[_Request]):
         log: FileLog,
         epoch: int,
         home: Path,
-        flush_seconds: float = 0.02,
+        flush_seconds: float = 0.0,
         flush_rows: int = 10_000,
         kept: int = KEPT,
     ) -> None:
@@ -143,7 +143,7 @@ class HttpBridge(Bridge[_Request]):
         """Answer a request."""
         try:
             rows = await self._taken(scope, receive)
-        except _Refused as no:
+        except _NotTaken as no:
             await refuse(send, no.status, no.detail, retry=no.retry, headers=no.headers)
         else:
             await answer(send, int(HTTPStatus.OK), {"rows": rows}, "application/json", {})
@@ -154,7 +154,7 @@ class HttpBridge(Bridge[_Request]):
         self._check(scope["method"], headers)
         key = headers.get("idempotency-key")
         if key is not None and not 0 < len(key) <= _LONGEST_KEY:
-            raise _Refused(HTTPStatus.BAD_REQUEST, f"an Idempotency-Key has 1 to {_LONGEST_KEY} characters")
+            raise _NotTaken(HTTPStatus.BAD_REQUEST, f"an Idempotency-Key has 1 to {_LONGEST_KEY} characters")
         hashed = "" if key is None else digest(key.encode())
         with self._changed:
             is_new = self._keys.get(hashed) is None and hashed not in self._waiting
@@ -173,7 +173,7 @@ class HttpBridge(Bridge[_Request]):
         except TimeoutError:
             rows = None
         if rows is None:
-            raise _Refused(
+            raise _NotTaken(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"the rows are not durable yet: {self.status().error or 'the endpoint stops'}; send them again, with "
                 "the same Idempotency-Key",
@@ -190,7 +190,7 @@ class HttpBridge(Bridge[_Request]):
             before = known or (pending.known if pending else None)
             if before is not None:
                 if before.body != hashed:
-                    raise _Refused(
+                    raise _NotTaken(
                         HTTPStatus.UNPROCESSABLE_ENTITY, "this Idempotency-Key came with another body before"
                     )
                 self._counts.repeated += before.rows
@@ -210,13 +210,13 @@ class HttpBridge(Bridge[_Request]):
         if self._token is not None:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token):
-                raise _Refused(
+                raise _NotTaken(
                     HTTPStatus.UNAUTHORIZED, "send the endpoint's token", headers={"www-authenticate": "Bearer"}
                 )
         if method != "POST":
-            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "send rows by POST", headers={"allow": "POST"})
+            raise _NotTaken(HTTPStatus.METHOD_NOT_ALLOWED, "send rows by POST", headers={"allow": "POST"})
         if headers.get("content-encoding", "identity").lower() != "identity":
-            raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the body without Content-Encoding")
+            raise _NotTaken(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the body without Content-Encoding")
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._source.max_body:
             raise self._too_large()
@@ -229,7 +229,7 @@ class HttpBridge(Bridge[_Request]):
             while True:
                 message = await asyncio.wait_for(receive(), _BODY_SECONDS)
                 if message["type"] != "http.request":
-                    raise _Refused(HTTPStatus.BAD_REQUEST, "the body is not complete")
+                    raise _NotTaken(HTTPStatus.BAD_REQUEST, "the body is not complete")
                 part: bytes = message.get("body", b"")
                 size += len(part)
                 self._reading += len(part)
@@ -242,21 +242,21 @@ class HttpBridge(Bridge[_Request]):
                     return b"".join(parts)
         except TimeoutError:
             self._reading -= size
-            raise _Refused(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time") from None
-        except _Refused:
+            raise _NotTaken(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time") from None
+        except _NotTaken:
             self._reading -= size
             raise
 
-    def _too_large(self) -> _Refused:
-        return _Refused(
+    def _too_large(self) -> _NotTaken:
+        return _NotTaken(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             f"a body has at most {self._source.max_body} bytes: send the rows in several requests",
         )
 
-    def _full(self) -> _Refused:
+    def _full(self) -> _NotTaken:
         status = self.status()
         if self._spool.ends:
             why = status.error or "the endpoint stops"
-            return _Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"nothing was taken: {why}", retry=_RETRY_SECONDS)
+            return _NotTaken(HTTPStatus.SERVICE_UNAVAILABLE, f"nothing was taken: {why}", retry=_RETRY_SECONDS)
         why = status.error or "too many rows wait to be stored"
-        return _Refused(HTTPStatus.TOO_MANY_REQUESTS, f"nothing was taken: {why}", retry=_RETRY_SECONDS)
+        return _NotTaken(HTTPStatus.TOO_MANY_REQUESTS, f"nothing was taken: {why}", retry=_RETRY_SECONDS)

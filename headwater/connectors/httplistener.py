@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
 from headwater.core.errors import DeploymentError, HeadwaterError
 from headwater.serving.connections import OVER
@@ -15,12 +16,8 @@ from headwater.serving.listening import RELEASED, listen
 from headwater.serving.running import running
 from headwater.tls.listener import ListenerTls
 
-
-class Endpoint(Protocol):
-    """An ASGI application at one path."""
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request."""
+Endpoint: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+"""An ASGI application at one path."""
 
 
 class HttpListener:

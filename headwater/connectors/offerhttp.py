@@ -9,7 +9,7 @@ from pathlib import Path
 from headwater.connectors.httplistener import HttpListener
 from headwater.connectors.spoolwriter import payload_of
 from headwater.core.errors import Unavailable
-from headwater.dataflow.plantsources import HttpSource
+from headwater.dataflow.httpsource import HttpSource
 from headwater.disk.credentials import read_secret
 
 _SECONDS = 30.0

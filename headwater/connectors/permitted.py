@@ -27,12 +27,12 @@ from headwater.continuum.broker import Broker
 from headwater.core.errors import DeploymentError
 from headwater.core.permissions import OPEN, Permissions, is_below
 from headwater.dataflow.builtin import BuiltinFunction
+from headwater.dataflow.httpsource import HttpSource
 from headwater.dataflow.jdbcurl import DatabaseAddress, parse_jdbc_url
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.operators import MapBatches, Operator, Transform
 from headwater.dataflow.optionlists import check_kafka_settings, check_options
-from headwater.dataflow.plantsources import HttpSource
 from headwater.dataflow.predictor import Predictor
 from headwater.dataflow.sinks import FileSink, JdbcSink, KafkaSink, MqttSink
 from headwater.dataflow.sources import FileSource, MqttSource

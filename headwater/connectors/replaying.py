@@ -29,8 +29,8 @@ from typing import Protocol
 from headwater.connectors.deadletters import DeadLetter, dead_letters_of, explain, misfit, notes_at
 from headwater.connectors.kafkavalues import BASE64
 from headwater.core.errors import DeploymentError, HeadwaterError
+from headwater.dataflow.httpsource import HttpSource
 from headwater.dataflow.kafkatopic import KafkaSource
-from headwater.dataflow.plantsources import HttpSource
 from headwater.dataflow.sources import FileSource, MqttSource, Source
 from headwater.disk.durable import read_note, read_object, write_atomically
 from headwater.disk.layout import Layout

@@ -14,6 +14,7 @@ from headwater.dataflow import habits, sources, tablesources
 from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import checked
 from headwater.dataflow.avroschema import columns_of_avro
+from headwater.dataflow.bridgedreader import BridgedReader
 from headwater.dataflow.customs import CustomReader, DataSources, provider_of
 from headwater.dataflow.deltaschema import delta_schema
 from headwater.dataflow.function import PythonFunction
@@ -21,7 +22,6 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.hoist import hoist_watermarks
 from headwater.dataflow.kafkatopic import RAW, KafkaFormat, KafkaSource, SchemaDocument, StartOf, read_descriptor
 from headwater.dataflow.optionlists import option_name
-from headwater.dataflow.plantreader import PlantReader
 from headwater.dataflow.protobufschema import columns_of_message, files_of, message_of
 from headwater.dataflow.settings import (
     MOST_WRITTEN,
@@ -165,7 +165,7 @@ class DataflowBuilder(habits.NameGuard):
 
 
 @dataclass(frozen=True)
-class Reader(PlantReader):
+class Reader(BridgedReader):
     """Sources of a dataflow. ``{location}`` in a path or topic is replaced for every location."""
 
     builder: DataflowBuilder

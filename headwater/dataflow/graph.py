@@ -19,8 +19,9 @@ from headwater.core.jsonform import custom_schema, problem
 from headwater.core.requirement import Requirement
 from headwater.core.rules import FileName, Refused
 from headwater.dataflow import operators as ops
-from headwater.dataflow import plantsources, sinks, sources, stateful, tablesinks, tablesources
+from headwater.dataflow import sinks, sources, stateful, tablesinks, tablesources
 from headwater.dataflow.customs import CustomSink, CustomSource
+from headwater.dataflow.httpsource import HttpSource
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.settings import MOST_LOCATIONS, MOST_OPERATORS
@@ -37,7 +38,7 @@ KINDS: Mapping[str, type[ops.Operator]] = {
     c.kind: c
     for c in (
         sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource, KafkaSource,
-        plantsources.HttpSource,
+        HttpSource,
         tablesources.DeltaSource, tablesources.IcebergSource, CustomSource,
         ops.Where, ops.Select, ops.Explode, ops.Union, ops.ToLocations, Lookup,
         ops.MapBatches, ops.Transform, ops.Watermark,

@@ -25,7 +25,7 @@ from headwater.connectors.httplistener import HttpListener
 from headwater.connectors.reasons import NOT_UTF8
 from headwater.connectors.replaying import ReplayedSource, ReplayRequest, replay
 from headwater.core.errors import DataflowError, DeploymentError, RuntimeFailure
-from headwater.dataflow.plantsources import HttpSource
+from headwater.dataflow.httpsource import HttpSource
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
 from tests.conftest import free_port
@@ -151,7 +151,7 @@ import os, sys, threading
 from pathlib import Path
 from headwater.channels.filelog import FileLog
 from headwater.connectors.httpbridge import HttpBridge
-from headwater.dataflow.plantsources import HttpSource
+from headwater.dataflow.httpsource import HttpSource
 path, address, epoch, point = sys.argv[1:]
 commit, left = FileLog.commit, [3]
 def killing(self, *given, **more):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from headwater.core.text import cut
-from headwater.dataflow import habits, plantsources, sources
-from headwater.dataflow.plantsources import BodySize
+from headwater.dataflow import habits, sources
+from headwater.dataflow.httpsource import BodySize, HttpSource
 from headwater.dataflow.settings import ColumnName, Place, QualityOfService, SchemaOf
 from headwater.dataflow.stream import Stream
 from headwater.dataflow.streambase import schema_text
 
 
-class PlantReader(habits.NameGuard):
+class BridgedReader(habits.NameGuard):
     """Sources that cannot be read twice: what they receive is durable in the zone before it is acknowledged."""
 
     def _source(self, cls: type[sources.Source], **settings: Any) -> Stream:
@@ -68,7 +68,7 @@ class PlantReader(habits.NameGuard):
         its own. ``max_body``: bytes of a request, at most 33554432.
         """
         return self._source(
-            plantsources.HttpSource,
+            HttpSource,
             address=address,
             schema_text=schema_text(schema, f"read.http('{cut(address, 200)}')"),
             token_env=token_env,

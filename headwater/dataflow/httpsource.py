@@ -1,4 +1,4 @@
-"""Sources of machines and programs that send or offer rows by themselves, beside MQTT: an HTTP endpoint."""
+"""The HTTP endpoint as a source, and its address."""
 
 from __future__ import annotations
 
