@@ -22,10 +22,15 @@ _.merge
 _.drop_duplicates_within_watermark
 _.sensors
 _.mqtt
+_.opcua
 _.kafka
 _.jdbc
 _.iceberg
 _.postgres
+
+# Clients of asyncua read these.
+_.connection_lost_callback
+_.session_timeout
 
 # headwater.testing is public: its world, its models and the graphs and figures of the papers.
 _.release_all

@@ -27,6 +27,7 @@ from headwater.core.metrics import (
 )
 from headwater.core.quantity import parse_duration
 from headwater.dataflow.customs import CustomSink
+from headwater.dataflow.opcua import OpcuaSink
 from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, MqttSink, Sink
 from headwater.dataflow.tablesinks import TableSink
 from headwater.disk.layout import sink_directory, writer_name
@@ -264,7 +265,7 @@ def _rows_read(units: Units, work: Work, channel: Channel, at: int | None, stats
     return units.channels.log(work.spec, channel).totals(at)[0]
 
 
-_UNCOUNTED = (CallbackSink, KafkaSink, MqttSink, TableSink, CustomSink)
+_UNCOUNTED = (CallbackSink, KafkaSink, MqttSink, OpcuaSink, TableSink, CustomSink)
 """Sinks whose rows are counted where they are, not here."""
 
 
@@ -276,8 +277,6 @@ def _rows_out(units: Units, work: Work, stats: Callable[[Channel], ChannelStats]
         if isinstance(sink, FileSink):
             path = Path(sink_directory(sink.path, unit))
             rows += committed_rows(path, writer_name(tags[id_], unit))
-        elif isinstance(sink, Sink) and not isinstance(
-            sink, (CallbackSink, KafkaSink, MqttSink, TableSink, CustomSink)
-        ):
+        elif isinstance(sink, Sink) and not isinstance(sink, _UNCOUNTED):
             rows += FileLog(units.layout.sink(id_, tags[id_], unit)).stats().rows
     return rows

@@ -9,6 +9,7 @@ from headwater.channels.filelog import FileLog
 from headwater.connectors.bridge import Bridge
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.httpsource import HttpSource
+from headwater.dataflow.opcua import OpcuaSource
 from headwater.dataflow.sources import BridgedSource, MqttSource
 
 
@@ -24,4 +25,8 @@ def open_bridge(source: BridgedSource, location: str, *, log: FileLog, epoch: in
             from headwater.connectors.httpbridge import HttpBridge
 
             return HttpBridge(source, location=location, log=log, epoch=epoch, home=home)
+        case OpcuaSource():
+            from headwater.connectors.opcuabridge import OpcuaBridge
+
+            return OpcuaBridge(source, location=location, log=log, epoch=epoch)
     raise RuntimeFailure(f"no bridge for {source.kind}", where=source.where, hint="report this as a defect")

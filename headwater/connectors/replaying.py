@@ -155,7 +155,9 @@ def _offer(target: ReplayedSource, letter: DeadLetter, record: str, mark: str) -
             return HttpOffer(target.source, target.location, record, mark)
         case KafkaSource():
             return kafka_offer(target.source, target.location, letter, record)
-    raise DeploymentError(f"a source of kind {target.source.kind} takes no records back")
+    raise DeploymentError(
+        f"a source of kind {target.source.kind} takes no records back", hint="correct the record where it comes from"
+    )
 
 
 # ---------------------------------------------------------------- records of replays

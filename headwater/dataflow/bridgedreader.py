@@ -1,4 +1,4 @@
-"""Readers of what machines and programs send or offer: MQTT, HTTP."""
+"""Readers of what machines and programs send or offer: MQTT, HTTP, OPC UA."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 from headwater.core.text import cut
 from headwater.dataflow import habits, sources
 from headwater.dataflow.httpsource import BodySize, HttpSource
-from headwater.dataflow.settings import ColumnName, Place, QualityOfService, SchemaOf
+from headwater.dataflow.opcua import Nodes, OpcuaSource, QueueSize
+from headwater.dataflow.settings import ColumnName, Duration, Place, QualityOfService, SchemaOf
 from headwater.dataflow.stream import Stream
-from headwater.dataflow.streambase import schema_text
+from headwater.dataflow.streambase import schema_text, tuple_of
 
 
 class BridgedReader(habits.NameGuard):
@@ -76,5 +77,47 @@ class BridgedReader(habits.NameGuard):
             certificate=certificate,
             key=key,
             max_body=max_body,
+            location_as=location_as,
+        )
+
+    def opcua(
+        self,
+        url: Place,
+        nodes: Nodes,
+        *,
+        type: Place = "double",
+        interval: Duration = "1 second",
+        sampling: Duration = "100 milliseconds",
+        queue: QueueSize = 1000,
+        username_env: Place | None = None,
+        password_env: Place | None = None,
+        certificate: Place | None = None,
+        key: Place | None = None,
+        server_certificate: Place | None = None,
+        location_as: ColumnName | None = None,
+    ) -> Stream:
+        """Read changes of nodes of an OPC UA server: node, value, source_time, server_time, status, quality, gap.
+
+        ``nodes``: ids as ``ns=2;s=Line1.Temperature`` or ``nsu=URI;s=...``, at most 10000. ``type``: that of ``value``;
+        a value that does not fit is a dead letter. ``quality``: good, uncertain or bad; ``status`` has the code's name.
+        ``gap``: values of the node before this one may be missing, as after a new connection.
+
+        The server looks at a node each ``sampling`` and sends changes each ``interval``; it keeps ``queue`` values of a
+        node until then, at most 100000. ``..._env`` name secrets, ``HEADWATER_SECRET_...``; ``certificate``, ``key``,
+        ``server_certificate``: PEM or DER files in the zone, for an encrypted connection.
+        """
+        return self._source(
+            OpcuaSource,
+            url=url,
+            nodes=tuple_of(nodes),
+            type=type,
+            interval=interval,
+            sampling=sampling,
+            queue=queue,
+            username_env=username_env,
+            password_env=password_env,
+            certificate=certificate,
+            key=key,
+            server_certificate=server_certificate,
             location_as=location_as,
         )

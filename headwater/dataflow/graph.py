@@ -24,6 +24,7 @@ from headwater.dataflow.customs import CustomSink, CustomSource
 from headwater.dataflow.httpsource import HttpSource
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
+from headwater.dataflow.opcua import OpcuaSink, OpcuaSource
 from headwater.dataflow.settings import MOST_LOCATIONS, MOST_OPERATORS
 from headwater.dataflow.types import StreamType
 
@@ -38,14 +39,14 @@ KINDS: Mapping[str, type[ops.Operator]] = {
     c.kind: c
     for c in (
         sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource, KafkaSource,
-        HttpSource,
+        HttpSource, OpcuaSource,
         tablesources.DeltaSource, tablesources.IcebergSource, CustomSource,
         ops.Where, ops.Select, ops.Explode, ops.Union, ops.ToLocations, Lookup,
         ops.MapBatches, ops.Transform, ops.Watermark,
         stateful.Aggregate, stateful.Dedup, stateful.Join, stateful.CountWindow, stateful.Scan,
         sinks.FileSink, sinks.ConsoleSink, sinks.MemorySink, sinks.CallbackSink, sinks.KafkaSink,
         sinks.MqttSink, sinks.JdbcSink, tablesinks.DeltaSink, tablesinks.IcebergSink, tablesinks.PostgresSink,
-        CustomSink,
+        OpcuaSink, CustomSink,
     )
 }  # fmt: skip
 

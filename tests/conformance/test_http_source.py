@@ -170,7 +170,7 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize("point", ["before", "after", pytest.param("any", marks=pytest.mark.long)])
+@pytest.mark.parametrize("point", [*(pytest.param(p, marks=pytest.mark.long) for p in ("before", "any")), "after"])
 def test_kills_in_the_middle_of_requests_lose_and_double_nothing(plant: Plant, point: str) -> None:
     """Kill it before a commit, after one whose answer is not sent, and at any point, while clients send again."""
     over, epochs = threading.Event(), iter(range(1, 100))
