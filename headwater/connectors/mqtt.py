@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import queue
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,9 @@ from headwater.core.errors import Unavailable
 from headwater.dataflow.sources import MqttSource
 from headwater.disk.credentials import read_secret
 
+_LOG = logging.getLogger(__name__)
 _KEEPALIVE = 60
+_FOR_EVER = 0xFFFFFFFF  # seconds of a session
 _RECONNECT = (1, 30)  # seconds between attempts to connect: the first pause, and the longest
 
 
@@ -66,6 +69,7 @@ class MqttBridge(Bridge[_Token | None]):
         self._source = source
         self._where = source.where
         address = broker_address(source, location)
+        self._five = source.version == "5"
         self._host, self._port, self._tls = address.host, address.port, address.tls
         self._broker = f"{'mqtts' if self._tls else 'mqtt'}://{self._host}:{self._port}"
         self.topic = source.topic.replace("{location}", location)
@@ -89,7 +93,7 @@ class MqttBridge(Bridge[_Token | None]):
         self._client = self._make_client()
 
     def _connect(self) -> None:
-        self._client.connect_async(self._host, self._port, keepalive=_KEEPALIVE)
+        self._client.connect_async(self._host, self._port, keepalive=_KEEPALIVE, **self._session())
         self._client.loop_start()
 
     def _disconnect(self) -> None:
@@ -115,7 +119,7 @@ class MqttBridge(Bridge[_Token | None]):
 
         client.on_connect = connected
         try:
-            client.connect(self._host, self._port)
+            client.connect(self._host, self._port, **({"clean_start": True} if self._five else {}))
             client.loop_start()
             reason = answers.get(timeout=STOP_SECONDS)
         except (OSError, queue.Empty) as error:
@@ -145,8 +149,8 @@ class MqttBridge(Bridge[_Token | None]):
         client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=self.client_id,
-            clean_session=clean,
-            protocol=paho.MQTTv311,
+            clean_session=None if self._five else clean,
+            protocol=paho.MQTTv5 if self._five else paho.MQTTv311,
             manual_ack=True,
         )
         user = read_secret(self._source.username_env, where=self._where)
@@ -163,10 +167,28 @@ class MqttBridge(Bridge[_Token | None]):
         client.on_message = self._on_message
         return client
 
-    def _on_connect(self, client: Any, _data: object, flags: Any, reason: Any, _properties: object) -> None:
+    def _session(self) -> dict[str, Any]:
+        """Return the settings of a connection that keep the session at a broker of MQTT 5 for ever.
+
+        Without them it would be a new one, which ends with the connection. In 3.1.1 the client's own setting does that.
+        """
+        if not self._five:
+            return {}
+        from paho.mqtt.packettypes import PacketTypes
+        from paho.mqtt.properties import Properties
+
+        made: Any = Properties
+        properties = made(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = _FOR_EVER
+        return {"clean_start": False, "properties": properties}
+
+    def _on_connect(self, client: Any, _data: object, flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
             self._set("refused", f"the broker refuses the connection: {reason}")
             return
+        kept = getattr(properties, "SessionExpiryInterval", _FOR_EVER)
+        if kept != _FOR_EVER:
+            _LOG.warning("%s keeps messages for %d s only while the bridge is down", self._broker, kept)
         with self._changed:
             self._connection += 1
             self._counts.connections += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from headwater.core.text import cut
 from headwater.dataflow import habits, sources
@@ -29,11 +29,13 @@ class BridgedReader(habits.NameGuard):
         username_env: Place | None = None,
         password_env: Place | None = None,
         tls: bool = False,
+        version: Literal["3.1.1", "5"] | None = None,
         location_as: ColumnName | None = None,
     ) -> Stream:
         """Read JSON messages of an MQTT topic. ``broker`` is host or host:port.
 
-        ``username_env`` and ``password_env`` name secrets of the zone, ``HEADWATER_SECRET_...``.
+        ``username_env`` and ``password_env`` name secrets of the zone, ``HEADWATER_SECRET_...``. ``version``: "5" for
+        MQTT 5, in the session that the broker has from 3.1.1, which is the default.
         """
         return self._source(
             sources.MqttSource,
@@ -44,6 +46,7 @@ class BridgedReader(habits.NameGuard):
             username_env=username_env,
             password_env=password_env,
             tls=tls,
+            version=version,
             location_as=location_as,
         )
 

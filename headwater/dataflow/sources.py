@@ -154,6 +154,7 @@ class MqttSource(BridgedSource):
 
     kind: ClassVar[str] = "mqtt"
     shown: ClassVar[tuple[str, ...]] = ("topic",)
+    newer: ClassVar[frozenset[str]] = frozenset({"version"})
 
     broker: Place
     topic: Place
@@ -162,6 +163,7 @@ class MqttSource(BridgedSource):
     username_env: Place | None = None
     password_env: Place | None = None
     tls: bool = False
+    version: Literal["3.1.1", "5"] | None = None
 
     @property
     def per_location(self) -> bool:

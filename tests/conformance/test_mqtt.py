@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -342,6 +343,38 @@ def test_a_forgotten_session_gets_nothing(broker: Broker, topic: str, bridges: B
     bridges.start()
     broker.publish(topic, *readings(5, 8))
     bridges.await_values(readings(5, 8))
+
+
+@redelivers
+def test_mqtt_5_continues_and_keeps_the_same_session(broker: Broker, topic: str, bridges: Bridges) -> None:
+    bridges.start().stop()
+    broker.publish(topic, *readings(0, 10))
+    bridges.source = dataclasses.replace(bridges.source, version="5")
+    bridges.start().stop()
+    bridges.await_values(readings(0, 10))
+    broker.publish(topic, *readings(10, 20))
+    bridge = bridges.start()
+    bridges.await_values(readings(0, 20))
+    bridge.stop()
+    bridge.forget()
+    broker.publish(topic, *readings(20, 25))
+    bridges.start()
+    broker.publish(topic, *readings(25, 30))
+    bridges.await_values([*readings(0, 20), *readings(25, 30)])
+
+
+@redelivers
+def test_a_broker_that_keeps_sessions_for_a_time_is_told(
+    broker: Broker, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    of = dataclasses.replace(source(broker, topic), version="5")
+    bridge = MqttBridge(of, location="e", log=FileLog(tmp_path / "log"), epoch=1)
+
+    class Answer:
+        session_present, is_failure, SessionExpiryInterval = True, False, 60
+
+    bridge._on_connect(None, None, Answer(), Answer(), Answer())
+    assert "keeps messages for 60 s only" in caplog.text
 
 
 def test_a_restarted_broker_is_found_again(tmp_path: Path, broker: Broker, topic: str) -> None:
