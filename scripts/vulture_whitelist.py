@@ -23,12 +23,14 @@ _.drop_duplicates_within_watermark
 _.sensors
 _.mqtt
 _.opcua
+_.sparkplug
 _.kafka
 _.jdbc
 _.iceberg
 _.postgres
 
-# Clients of asyncua read these.
+# protobuf and clients of asyncua read these.
+_.type_name
 _.connection_lost_callback
 _.session_timeout
 

@@ -23,6 +23,7 @@ import contextlib
 import hashlib
 import logging
 import queue
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,10 +235,20 @@ class MqttBridge(Bridge[_Token | None]):
                         client.ack(message.mid, message.qos)
                     return
                 token = self._tokens[message.mid] = _Token(message.mid, digest, self._connection)
-            value, clean = text_of(payload)
-            self._counts.not_utf8 += not clean
+            values, damaged = self._records(topic, payload)
+            if not values:
+                if token is not None:
+                    del self._tokens[token.mid]
+                    client.ack(token.mid, message.qos)
+                return
+            self._counts.not_utf8 += damaged
             # While this callback blocks, paho does not read the connection.
-            self._spool.put(Received((value,), topic, len(payload), token))
+            self._spool.put(Received(values, topic, sum(map(len, values)), token))
+
+    def _records(self, topic: str, payload: bytes) -> tuple[Sequence[str], int]:
+        """Return the texts of a message's records, and how many of them were no text."""
+        value, clean = text_of(payload)
+        return (value,), not clean
 
     def _acknowledge(self, items: list[Received[_Token | None]]) -> None:
         with self._changed:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwater.connectors.jsonnumbers import json_number
 from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.dataflow.opcua import OpcuaSettings, server_of_opcua
 from headwater.disk.credentials import read_secret
@@ -25,8 +26,6 @@ SECONDS = 10.0
 _HEALTH_SECONDS = 5.0  # between two checks of an idle connection
 _SESSION_MS = 60_000  # that a server keeps the session of a client that is gone
 _OVERFLOW = 0x480  # of a status: the server has discarded values before this one
-_NO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-"""Numbers that JSON does not have, as Spark reads them."""
 _INTEGERS = {"SByte": 8, "Byte": 8, "Int16": 16, "UInt16": 16, "Int32": 32, "UInt32": 32, "Int64": 64, "UInt64": 64}
 _UNSIGNED = ("Byte", "UInt16", "UInt32", "UInt64")
 
@@ -192,8 +191,8 @@ def time_text(time: datetime.datetime | None) -> str | None:
 def plain(value: Any) -> Any:
     """Return a value as JSON can hold it; what has no JSON becomes text."""
     if value is None or isinstance(value, bool | int | float | str):
-        if isinstance(value, float) and value - value != 0:
-            return _NO_NUMBERS[str(value)]
+        if isinstance(value, float):
+            return json_number(value)
         return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(value, datetime.datetime):
         return time_text(value)

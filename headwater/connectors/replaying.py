@@ -32,6 +32,7 @@ from headwater.core.errors import DeploymentError, HeadwaterError
 from headwater.dataflow.httpsource import HttpSource
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.sources import FileSource, MqttSource, Source
+from headwater.dataflow.sparkplug import SparkplugSource
 from headwater.disk.durable import read_note, read_object, write_atomically
 from headwater.disk.layout import Layout
 from headwater.plan.content import source_locations
@@ -149,7 +150,7 @@ def _offer(target: ReplayedSource, letter: DeadLetter, record: str, mark: str) -
     match target.source:
         case FileSource():
             return file_offer(target.source, target.location, target.directory, letter, record, mark)
-        case MqttSource():
+        case MqttSource() if not isinstance(target.source, SparkplugSource):
             return mqtt_offer(target.source, target.location, letter, record)
         case HttpSource():
             return HttpOffer(target.source, target.location, record, mark)

@@ -9,6 +9,7 @@ from headwater.dataflow import habits, sources
 from headwater.dataflow.httpsource import BodySize, HttpSource
 from headwater.dataflow.opcua import Nodes, OpcuaSource, QueueSize
 from headwater.dataflow.settings import ColumnName, Duration, Place, QualityOfService, SchemaOf
+from headwater.dataflow.sparkplug import NAMESPACE, SparkplugSource, sparkplug_columns
 from headwater.dataflow.stream import Stream
 from headwater.dataflow.streambase import schema_text, tuple_of
 
@@ -42,6 +43,41 @@ class BridgedReader(habits.NameGuard):
             broker=broker,
             topic=topic,
             schema_text=schema_text(schema, f"read.mqtt('{cut(topic, 200)}')"),
+            qos=qos,
+            username_env=username_env,
+            password_env=password_env,
+            tls=tls,
+            version=version,
+            location_as=location_as,
+        )
+
+    def sparkplug(
+        self,
+        broker: Place,
+        group: Place = "+",
+        *,
+        type: Place = "string",
+        rebirth: bool = True,
+        qos: QualityOfService = 1,
+        username_env: Place | None = None,
+        password_env: Place | None = None,
+        tls: bool = False,
+        version: Literal["3.1.1", "5"] | None = None,
+        location_as: ColumnName | None = None,
+    ) -> Stream:
+        """Read the metrics of a Sparkplug B group; "+": of all groups. Each metric of a message is a row.
+
+        Columns: group_id, edge_node, device, message (``NBIRTH``, ``DDATA``, ...), metric, alias, value, time, seq,
+        quality (good, bad, stale, uncertain), historical, gap. ``type``: that of ``value``; a value that does not fit
+        is a dead letter. A death is a row without metric, of quality stale. ``gap``: messages of the edge node before
+        this one may be missing. ``rebirth``: ask edge nodes for a birth where one is missing. Otherwise as ``mqtt``.
+        """
+        return self._source(
+            SparkplugSource,
+            broker=broker,
+            topic=f"{NAMESPACE}/{group}/#",
+            schema_text=schema_text(sparkplug_columns(type), f"read.sparkplug('{cut(group, 200)}')"),
+            rebirth=rebirth,
             qos=qos,
             username_env=username_env,
             password_env=password_env,

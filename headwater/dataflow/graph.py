@@ -26,6 +26,7 @@ from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.opcua import OpcuaSink, OpcuaSource
 from headwater.dataflow.settings import MOST_LOCATIONS, MOST_OPERATORS
+from headwater.dataflow.sparkplug import SparkplugSource
 from headwater.dataflow.types import StreamType
 
 FORMAT = 1
@@ -39,7 +40,7 @@ KINDS: Mapping[str, type[ops.Operator]] = {
     c.kind: c
     for c in (
         sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource, KafkaSource,
-        HttpSource, OpcuaSource,
+        HttpSource, OpcuaSource, SparkplugSource,
         tablesources.DeltaSource, tablesources.IcebergSource, CustomSource,
         ops.Where, ops.Select, ops.Explode, ops.Union, ops.ToLocations, Lookup,
         ops.MapBatches, ops.Transform, ops.Watermark,

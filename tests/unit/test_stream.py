@@ -133,6 +133,9 @@ SOURCES: list[tuple[Callable[[DataflowBuilder], Stream], str]] = [
     (lambda f: f.read.mqtt("broker:1883", "a/{location}/#", "a int", qos=2, tls=True), "a int"),
     (lambda f: f.read.http("0.0.0.0:8080/rows/{location}", "a int", token_env="HEADWATER_SECRET_T", max_body=1000),
      "a int"),
+    (lambda f: f.read.sparkplug("broker", "{location}", type="double", version="5"),
+     "group_id string, edge_node string, device string, message string, metric string, alias bigint, value double, "
+     "time timestamp, seq int, quality string, historical boolean, gap boolean"),
     (lambda f: f.read.opcua("opc.tcp://{location}:4840", ["ns=2;s=a", "i=7"], type="int", location_as="l"),
      "node string, value int, source_time timestamp, server_time timestamp, status string, quality string, "
      "gap boolean, l string"),
