@@ -54,6 +54,9 @@ def test_values_go_up_and_setpoints_come_back(plc: Plc, endpoint: LocalEndpoint,
         until(lambda: run.sink_rows("out").num_rows == 4, "all values")
         rows = run.sink_rows("out").select(["value", "gap", "status", "source_time"]).to_pylist()
         letters = list(run.dead_letters())
+        assert not any(u.waits for u in run.progress().units)
+        plc.kill()
+        until(lambda: any("no OPC UA server" in str(u.waits) for u in run.progress().units), "the unit's problem")
     finally:
         run.stop()
     assert [(r["value"], r["gap"], r["status"]) for r in rows] == [
