@@ -35,7 +35,8 @@ from headwater.tls.listener import ListenerTls, listener_tls
 
 ANSWER_SECONDS = 30.0
 """Seconds for the rows of a request to become durable, before it is answered with 503."""
-_BODY_SECONDS = 30.0  # for the next part of a body to arrive
+_BODY_SILENT = 10.0  # seconds for the next part of a body to arrive
+_BODY_WHOLE = 120.0  # seconds for all of it
 _RETRY_SECONDS = 1
 _LONGEST_KEY = 255
 _SHORT = 2**16  # bytes of a body that is divided into records at once, not in another thread
@@ -225,9 +226,11 @@ class HttpBridge(Bridge[_Request]):
         """Read a body; its bytes count as being read until the caller takes them off."""
         parts: list[bytes] = []
         size = 0
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _BODY_WHOLE
         try:
             while True:
-                message = await asyncio.wait_for(receive(), _BODY_SECONDS)
+                message = await asyncio.wait_for(receive(), min(_BODY_SILENT, until - loop.time()))
                 if message["type"] != "http.request":
                     raise _NotTaken(HTTPStatus.BAD_REQUEST, "the body is not complete")
                 part: bytes = message.get("body", b"")

@@ -305,6 +305,20 @@ def test_only_the_token_lets_rows_in(tmp_path: Path, monkeypatch: pytest.MonkeyP
         plant.stop()
 
 
+@pytest.mark.parametrize("limit", ["_BODY_SILENT", "_BODY_WHOLE"])
+def test_half_a_body_does_not_wait_for_ever(plant: Plant, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(f"headwater.connectors.httpbridge.{limit}", 0.1)
+    bridge = plant.start()
+    with socket.create_connection(("127.0.0.1", plant.port), 30) as half:
+        half.sendall(b"POST /rows/L1 HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\n{")
+        assert half.recv(100).startswith(b"HTTP/1.1 408 ")
+    with socket.create_connection(("127.0.0.1", plant.port), 30) as half:
+        half.sendall(b"POST /rows/L1 HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\n{")
+    until(lambda: bridge._reading == 0, "the memory")
+    assert plant.post('{"v": 1}').status_code == 200
+    assert plant.stored() == ['{"v": 1}']
+
+
 def test_tls_with_its_own_certificate_and_two_sources_at_one_address(tmp_path: Path) -> None:
     one = Plant(tmp_path / "one", tls=True)
     two, three = Plant(tmp_path / "two"), Plant(tmp_path / "three")
