@@ -8,7 +8,8 @@ Guarantees:
 - From a queue that is full the server discards the oldest values, and marks the next one: ``gap``.
 - Each connection makes a new subscription, which begins with the present value of each node, marked as ``gap``. So
   what changes while there is no connection - the bridge is down, its unit moves, the network is cut, the server
-  restarts - is lost except for the newest value; and that of a node that has not changed is stored again.
+  restarts - is lost except for the newest value, and so is what was sent and not yet durable. The value of a node that
+  has not changed is stored again.
 """
 
 from __future__ import annotations
