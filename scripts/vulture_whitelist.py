@@ -23,10 +23,17 @@ _.backfill
 _.drop_duplicates_within_watermark
 _.sensors
 _.mqtt
+_.opcua
+_.sparkplug
 _.kafka
 _.jdbc
 _.iceberg
 _.postgres
+
+# protobuf and clients of asyncua read these.
+_.type_name
+_.connection_lost_callback
+_.session_timeout
 
 # headwater.testing is public: its world, its models and the graphs and figures of the papers.
 _.release_all

@@ -14,15 +14,15 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headwater.agent.idleness import InputSeen, row_time
 from headwater.agent.resuming import resume, set_state_format
+from headwater.agent.unitbridges import UnitBridges
 from headwater.agent.unitchannels import UnitChannels
 from headwater.agent.work import Work
 from headwater.channels.base import AGAIN_AFTER
 from headwater.channels.channelspec import lineage_of
-from headwater.channels.filelog import FileLog
 from headwater.channels.lifts import write_lifts
 from headwater.connectors.permitted import AgentPermissions, check_unit, table_directories
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
@@ -42,7 +42,7 @@ from headwater.disk.durable import is_fresh, read_note, write_atomically
 from headwater.disk.layout import REPLAYED, Layout, sink_directory
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import tag_of
-from headwater.plan.content import is_stateful, source_locations
+from headwater.plan.content import is_stateful
 from headwater.plan.model import Unit
 from headwater.plan.realtime import real_time_of
 from headwater.plan.spec import UnitSpec
@@ -78,8 +78,8 @@ _LOG = logging.getLogger(__name__)
 class Units:
     """Prepare, start, watch and stop units.
 
-    ``share``: all nodes use one directory. Without ``receives`` no MQTT broker is contacted: only stored messages
-    are read. ``permissions``: those of the agent; None for units of a warm-up, whose files are Headwater's.
+    ``share``: all nodes use one directory. Without ``receives`` no bridge is started: only stored records are
+    read. ``permissions``: those of the agent; None for units of a warm-up, whose files are Headwater's.
     """
 
     def __init__(
@@ -96,12 +96,11 @@ class Units:
         self.endpoint = endpoint
         self.settings = settings
         self.channels = UnitChannels(layout, settings, share=share)
-        self._receives = receives
+        self.bridges = UnitBridges(layout, settings, receives=receives)
         self._permissions = permissions
         self._generation = endpoint.generation
         self._losing = threading.Lock()
         self._work: dict[str, Work] = {}
-        self._bridges: dict[str, list[Any]] = {}
         self._ready: dict[str, tuple[UnitSpec, str, CompiledUnit]] = {}
         """Specs of units that were compiled as a check, and the Spark they were compiled for."""
         self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
@@ -207,7 +206,7 @@ class Units:
         if work.finished:
             return
         adopted = self._adopt(work)
-        self._start_bridges(work)
+        self.bridges.start(spec)
         if adopted:
             return
         checkpoint = self.layout.checkpoint(spec.unit)
@@ -341,8 +340,7 @@ class Units:
 
     def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:
         """End a unit's query at a batch boundary and store its totals; see ``Running.stop``."""
-        for bridge in self._bridges.pop(unit, []):
-            bridge.stop()
+        self.bridges.stop(unit)
         work = self._work.get(unit)
         if work is None or work.running is None or work.finished or not self.endpoint.alive:
             return
@@ -370,25 +368,6 @@ class Units:
     def forget(self, unit: Unit) -> None:
         """Drop a unit's data in memory."""
         self._work.pop(unit.id, None)
-
-    def _start_bridges(self, work: Work) -> None:
-        for id_, locations in source_locations(work.spec.flow, work.unit).items():
-            source = work.spec.flow[id_]
-            if not isinstance(source, sources.MqttSource):
-                continue
-            from headwater.connectors.mqtt import MqttBridge
-
-            for location in locations:
-                spool = self.layout.spool(source.id, work.spec.tags[source.id], location)
-                members = {"writers": {spool.name: str(spool / "log")}}
-                write_atomically(spool / "members.json", json.dumps(members))
-                log = FileLog(spool / "log")
-                log.create()
-                if not self._receives:
-                    continue
-                bridge = MqttBridge(source, location=location, log=log, epoch=work.unit.epoch)
-                bridge.start()
-                self._bridges.setdefault(work.unit.id, []).append(bridge)
 
     def publish_watermark(self, work: Work) -> None:
         """Let an idle unit without state run one more batch, if its last rows have advanced its watermark.

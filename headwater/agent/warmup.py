@@ -27,7 +27,7 @@ from headwater.core.errors import HeadwaterError
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import MemorySink, Sink
-from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource
+from headwater.dataflow.sources import BridgedSource, FileSource, RateSource, SensorSource
 from headwater.dataflow.tablesources import DeltaSource, IcebergSource
 from headwater.disk.layout import Layout, full_path
 from headwater.plan.content import source_locations
@@ -160,7 +160,7 @@ def _lay_out(units: Units, stand_in: Units, spec: UnitSpec, stage: UnitSpec, *, 
             _made_up(staged_source)
         elif isinstance(source, DeltaSource | IcebergSource) and isinstance(staged_source, FileSource):
             Path(full_path(staged_source.path)).mkdir(parents=True, exist_ok=True)
-        elif isinstance(source, MqttSource):
+        elif isinstance(source, BridgedSource):
             for location in locations:
                 there, here = (u.layout.spool(id_, spec.tags[id_], location) / "log" for u in (units, stand_in))
                 FileLog(here).create()

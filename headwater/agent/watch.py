@@ -27,6 +27,7 @@ from headwater.core.metrics import (
 )
 from headwater.core.quantity import parse_duration
 from headwater.dataflow.customs import CustomSink
+from headwater.dataflow.opcua import OpcuaSink
 from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, MqttSink, Sink
 from headwater.dataflow.tablesinks import TableSink
 from headwater.disk.layout import sink_directory, writer_name
@@ -238,7 +239,7 @@ def _unit(
         watermark=running.watermark if running else None,
         idle=work.idle.locations if state.status == "running" else (),
         error=state.error,
-        waits=state.waits,
+        waits=state.waits or (units.bridges.problem(unit.id) if state.status == "running" else None),
         run=str(running.query.runId) if running else None,
         latency=running.latency if running and running.real_time else tracking.latency(now),
         oldest_s=None if work.finished else tracking.oldest_s(unit.checkpoint, now),
@@ -271,7 +272,7 @@ def _rows_read(units: Units, work: Work, channel: Channel, at: int | None, stats
     return units.channels.log(work.spec, channel).totals(at)[0]
 
 
-_UNCOUNTED = (CallbackSink, KafkaSink, MqttSink, TableSink, CustomSink)
+_UNCOUNTED = (CallbackSink, KafkaSink, MqttSink, OpcuaSink, TableSink, CustomSink)
 """Sinks whose rows are counted where they are, not here."""
 
 

@@ -81,11 +81,11 @@ def served(
 
     from headwater.core.address import is_loopback
     from headwater.core.errors import Unavailable
+    from headwater.serving.listening import RELEASED, TRIES, address, url_of
+    from headwater.serving.listening import listen as listening_at
     from headwater.tls.listener import clear_text_warning, listener_tls
     from headwater.web.access import Access, trial_file, trial_token
     from headwater.web.beside import ServerSettings, beside
-    from headwater.web.listening import RELEASED, TRIES, address, url_of
-    from headwater.web.listening import listen as listening_at
 
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing and listen not in (None, "none"):

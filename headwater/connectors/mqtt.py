@@ -19,67 +19,26 @@ when there is room.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import copy
-import datetime
 import hashlib
+import logging
 import queue
-import threading
-import time
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from headwater.channels.filelog import FileLog
+from headwater.connectors.bridge import STOP_SECONDS, Bridge
 from headwater.connectors.mqttclient import MqttAddress
-from headwater.connectors.reasons import NOT_UTF8
-from headwater.core.errors import ChannelFull, HeadwaterError, Unavailable
+from headwater.connectors.spoolwriter import Received, text_of
+from headwater.core.errors import Unavailable
 from headwater.dataflow.sources import MqttSource
 from headwater.disk.credentials import read_secret
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from headwater.channels.segments import Segment
-
-MESSAGE_SCHEMA = "value string, topic string, received timestamp"
-
-State: TypeAlias = Literal["new", "connecting", "connected", "refused", "failed", "stopped"]
-
+_LOG = logging.getLogger(__name__)
 _KEEPALIVE = 60
-_MAX_BYTES = 32 * 2**20  # payload bytes that may wait in memory
-_MAX_BATCHES = 4  # batches that may wait in memory
+_FOR_EVER = 0xFFFFFFFF  # seconds of a session
 _RECONNECT = (1, 30)  # seconds between attempts to connect: the first pause, and the longest
-_STOP_SECONDS = 10.0
-_RETRY_SECONDS = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class BridgeStatus:
-    """Status of a bridge. ``error`` is the present problem; a full log is an error, not a state."""
-
-    state: State
-    broker: str
-    topic: str
-    client_id: str
-    received: int = 0
-    stored: int = 0
-    waiting: int = 0
-    not_utf8: int = 0
-    repeated: int = 0
-    connections: int = 0
-    last_message: float | None = None
-    error: str | None = None
-
-
-class _Message(NamedTuple):
-    value: str
-    topic: str
-    received: datetime.datetime
-    size: int
-    token: _Token | None
 
 
 @dataclass(eq=False)
@@ -92,27 +51,10 @@ class _Token:
     stored: bool = False
 
 
-@dataclass
-class _Counts:
-    received: int = 0
-    stored: int = 0
-    not_utf8: int = 0
-    repeated: int = 0
-    connections: int = 0
-    last_message: float | None = None
-
-
-@dataclass
-class _Buffer:
-    messages: deque[_Message] = field(default_factory=deque)
-    bytes: int = 0
-
-
-class MqttBridge:
+class MqttBridge(Bridge[_Token | None]):
     """Store the messages of one source at one location in ``log``.
 
-    The log's path makes the session's name at the broker differ from that of other dataflows. To start again, make a
-    new bridge.
+    The log's path makes the session's name at the broker differ from that of other dataflows.
     """
 
     def __init__(
@@ -123,78 +65,46 @@ class MqttBridge:
         log: FileLog,
         epoch: int,
         flush_seconds: float = 0.2,
-        flush_messages: int = 1000,
+        flush_rows: int = 1000,
     ) -> None:
         self._source = source
         self._where = source.where
-        self._epoch = epoch
-        self._flush_seconds = flush_seconds
-        self._flush_messages = flush_messages
-        # A writer that waits in the log cannot be stopped: wait here instead, a second at a time.
-        self._log = copy.copy(log)
-        self._log.limits = replace(log.limits, block_timeout=min(_RETRY_SECONDS, log.limits.block_timeout))
         address = broker_address(source, location)
+        self._five = source.version == "5"
         self._host, self._port, self._tls = address.host, address.port, address.tls
+        self._broker = f"{'mqtts' if self._tls else 'mqtt'}://{self._host}:{self._port}"
         self.topic = source.topic.replace("{location}", location)
         identity = [str(log.path.absolute()), source.id, location, self._broker, self.topic]
         # 23 characters: the length that every MQTT 3.1.1 broker accepts. Another topic is another
         # session, so that the broker stops queueing the old topic's messages.
         self.client_id = "hw-" + hashlib.sha256("\0".join(identity).encode()).hexdigest()[:20]
-
-        self._changed = threading.Condition()  # guards everything below
-        self._state: State = "new"
-        self._error: str | None = None
-        self._stopping = False
+        super().__init__(
+            log=log,
+            epoch=epoch,
+            name=f"mqtt-{source.id}",
+            address=f"{self._broker}, topic {self.topic}",
+            flush_seconds=flush_seconds,
+            flush_rows=flush_rows,
+        )
         self._connection = 0
-        self._buffer = _Buffer()
         self._tokens: dict[int, _Token] = {}  # of messages not yet acknowledged
-        self._counts = _Counts()
-        self._batch = 0
         self._client: Any = None
-        self._writer: threading.Thread | None = None
 
-    def __repr__(self) -> str:
-        return f"MqttBridge({self._broker}, {self.topic!r}, {self._state})"
+    def _prepare(self) -> None:
+        self._client = self._make_client()
 
-    @property
-    def _broker(self) -> str:
-        return f"{'mqtts' if self._tls else 'mqtt'}://{self._host}:{self._port}"
+    def _connect(self) -> None:
+        self._client.connect_async(self._host, self._port, keepalive=_KEEPALIVE, **self._session())
+        self._client.loop_start()
 
-    # -- start and stop --------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start to receive; retry while the broker does not answer.
-
-        Raise Unavailable without paho-mqtt, RuntimeFailure when a variable with a name or
-        password is not set, ChannelError when a newer writer has the log.
-        """
-        client = self._make_client()
-        counts = self._log.fence(self._epoch)
-        self._batch = counts[1] + 1 if counts and counts[0] == self._epoch else 0
-        self._set("connecting")
-        self._client = client
-        self._writer = threading.Thread(target=self._write, name=f"mqtt-{self._source.id}", daemon=True)
-        self._writer.start()
-        client.connect_async(self._host, self._port, keepalive=_KEEPALIVE)
-        client.loop_start()
-
-    def stop(self) -> None:
-        """Store and acknowledge the received messages, then disconnect; the broker keeps the session.
-
-        Messages that cannot be stored within ten seconds stay unacknowledged, so the broker sends them again.
-        """
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        if self._writer is not None:
-            self._writer.join(_STOP_SECONDS)
-            self._writer = None
-        if self._client is not None:
+    def _disconnect(self) -> None:
+        """Disconnect; the broker keeps the session, and sends unacknowledged messages again."""
+        if self._client is None:
+            return
+        with contextlib.suppress(Exception):
             self._client.disconnect()
+        if self._spool.stopping:  # else this is the storing thread: it must not wait for paho's
             self._client.loop_stop()
-            self._client = None
-        if self._state != "failed":
-            self._set("stopped")
 
     def forget(self) -> None:
         """Make the broker drop the session of a stopped bridge, when its source is removed for good.
@@ -210,38 +120,15 @@ class MqttBridge:
 
         client.on_connect = connected
         try:
-            client.connect(self._host, self._port)
+            client.connect(self._host, self._port, **({"clean_start": True} if self._five else {}))
             client.loop_start()
-            reason = answers.get(timeout=_STOP_SECONDS)
+            reason = answers.get(timeout=STOP_SECONDS)
         except (OSError, queue.Empty) as error:
             raise self._unreachable(str(error) or "no answer") from None
         finally:
             client.loop_stop()
         if reason.is_failure:
             raise self._unreachable(str(reason))
-
-    def status(self) -> BridgeStatus:
-        """Return the bridge's status."""
-        with self._changed:
-            return BridgeStatus(
-                state=self._state,
-                broker=self._broker,
-                topic=self.topic,
-                client_id=self.client_id,
-                received=self._counts.received,
-                stored=self._counts.stored,
-                waiting=len(self._buffer.messages),
-                not_utf8=self._counts.not_utf8,
-                repeated=self._counts.repeated,
-                connections=self._counts.connections,
-                last_message=self._counts.last_message,
-                error=self._error,
-            )
-
-    def _set(self, state: State, error: str | None = None) -> None:
-        with self._changed:
-            self._state, self._error = state, error
-            self._changed.notify_all()
 
     def _unreachable(self, why: str) -> Unavailable:
         return Unavailable(
@@ -263,8 +150,8 @@ class MqttBridge:
         client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=self.client_id,
-            clean_session=clean,
-            protocol=paho.MQTTv311,
+            clean_session=None if self._five else clean,
+            protocol=paho.MQTTv5 if self._five else paho.MQTTv311,
             manual_ack=True,
         )
         user = read_secret(self._source.username_env, where=self._where)
@@ -281,10 +168,28 @@ class MqttBridge:
         client.on_message = self._on_message
         return client
 
-    def _on_connect(self, client: Any, _data: object, flags: Any, reason: Any, _properties: object) -> None:
+    def _session(self) -> dict[str, Any]:
+        """Return the settings of a connection that keep the session at a broker of MQTT 5 for ever.
+
+        Without them it would be a new one, which ends with the connection. In 3.1.1 the client's own setting does that.
+        """
+        if not self._five:
+            return {}
+        from paho.mqtt.packettypes import PacketTypes
+        from paho.mqtt.properties import Properties
+
+        made: Any = Properties
+        properties = made(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = _FOR_EVER
+        return {"clean_start": False, "properties": properties}
+
+    def _on_connect(self, client: Any, _data: object, flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
             self._set("refused", f"the broker refuses the connection: {reason}")
             return
+        kept = getattr(properties, "SessionExpiryInterval", _FOR_EVER)
+        if kept != _FOR_EVER:
+            _LOG.warning("%s keeps messages for %d s only while the bridge is down", self._broker, kept)
         with self._changed:
             self._connection += 1
             self._counts.connections += 1
@@ -315,10 +220,8 @@ class MqttBridge:
         payload: bytes = message.payload
         topic = _topic(message)
         with self._changed:
-            if self._stopping or self._state == "failed":
+            if self._spool.ends:
                 return  # not acknowledged, so the broker sends it again
-            self._counts.received += 1
-            self._counts.last_message = time.time()
             token = None
             if message.qos > 0:
                 digest = hashlib.sha256(topic.encode() + b"\0" + payload).digest()
@@ -332,103 +235,24 @@ class MqttBridge:
                         client.ack(message.mid, message.qos)
                     return
                 token = self._tokens[message.mid] = _Token(message.mid, digest, self._connection)
-            value, clean = text_of(payload)
-            self._counts.not_utf8 += not clean
-            now = datetime.datetime.now(datetime.UTC)
-            self._buffer.messages.append(_Message(value, topic, now, len(payload), token))
-            self._buffer.bytes += len(payload)
-            self._changed.notify_all()
+            values, damaged = self._records(topic, payload)
+            if not values:
+                if token is not None:
+                    del self._tokens[token.mid]
+                    client.ack(token.mid, message.qos)
+                return
+            self._counts.not_utf8 += damaged
             # While this callback blocks, paho does not read the connection.
-            self._changed.wait_for(lambda: self._stopping or self._state == "failed" or self._has_room())
+            self._spool.put(Received(values, topic, sum(map(len, values)), token))
 
-    def _has_room(self) -> bool:
-        waiting = len(self._buffer.messages)
-        return waiting < _MAX_BATCHES * self._flush_messages and self._buffer.bytes < _MAX_BYTES
+    def _records(self, topic: str, payload: bytes) -> tuple[Sequence[str], int]:
+        """Return the texts of a message's records, and how many of them were no text."""
+        value, clean = text_of(payload)
+        return (value,), not clean
 
-    # -- the log's side: our own thread ------------------------------------------------------
-
-    def _write(self) -> None:
-        try:
-            while True:
-                messages = self._next_batch()
-                if not messages or not self._store(messages):
-                    return
-                self._acknowledge(messages)
-        except HeadwaterError as error:
-            self._fail(str(error))
-        except Exception as error:
-            self._fail(f"{type(error).__name__}: {error}")
-
-    def _fail(self, error: str) -> None:
-        self._set("failed", error)
-        # The storing thread has ended; without this the broker would go on sending.
-        with contextlib.suppress(Exception):
-            self._client.disconnect()
-
-    def _next_batch(self) -> list[_Message]:
-        """Wait for a batch that is full or old enough; return an empty one at the end."""
+    def _acknowledge(self, items: list[Received[_Token | None]]) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._buffer.messages or self._stopping)
-            self._changed.wait_for(
-                lambda: self._stopping or len(self._buffer.messages) >= self._flush_messages,
-                timeout=self._flush_seconds,
-            )
-            batch: list[_Message] = []
-            while self._buffer.messages and len(batch) < self._flush_messages:
-                batch.append(self._buffer.messages.popleft())
-            self._changed.notify_all()  # there is room for the message that the callback holds back
-            return batch
-
-    def _store(self, messages: list[_Message]) -> bool:
-        """Make a batch durable; False when the bridge was stopped before there was room."""
-        table = _table(messages)
-        ingested = (messages[0].received.timestamp(), messages[-1].received.timestamp())
-        segment: Segment | None = None
-        tries = 0
-        while True:
-            try:
-                if segment is None:
-                    segment = self._stage(table)
-                self._log.commit(self._epoch, self._batch, [segment], ingested=ingested)
-                break
-            except ChannelFull as error:
-                if self._log.limits.when_full == "fail":
-                    raise
-                problem = error.what
-            except OSError as error:  # a full disk may have room again
-                problem = f"{type(error).__name__}: {error}"
-            tries += 1
-            with self._changed:
-                self._error = problem
-                if self._changed.wait_for(lambda: self._stopping, timeout=_RETRY_SECONDS):
-                    if segment is not None:
-                        self._log.discard([segment])
-                    return False
-        self._batch += 1
-        with self._changed:
-            if tries:
-                self._error = None
-            self._counts.stored += len(messages)
-            self._buffer.bytes -= sum(m.size for m in messages)
-            self._changed.notify_all()
-        return True
-
-    def _stage(self, table: pa.Table) -> Segment:
-        writer = self._log.open_segment(table.schema)
-        try:
-            for part in table.to_batches():
-                writer.write(part)
-            segment = writer.close()
-        except BaseException:
-            writer.abandon()
-            raise
-        assert segment is not None
-        return segment
-
-    def _acknowledge(self, messages: list[_Message]) -> None:
-        with self._changed:
-            for message in messages:
-                token = message.token
+            for token in (item.token for item in items):
                 if token is None or self._tokens.get(token.mid) is not token:
                     continue
                 token.stored = True
@@ -437,18 +261,6 @@ class MqttBridge:
                 if token.connection == self._connection:
                     del self._tokens[token.mid]
                     self._client.ack(token.mid, 1)
-
-
-def text_of(payload: bytes) -> tuple[str, bool]:
-    """Return a payload as text, and whether it was text; other bytes become marked base64.
-
-    The mark makes it malformed JSON, so it becomes a dead letter with all its bytes; replacing
-    the bad bytes could make well-formed JSON of it, and wrong data.
-    """
-    try:
-        return payload.decode(), True
-    except UnicodeDecodeError:
-        return NOT_UTF8 + base64.b64encode(payload).decode(), False
 
 
 def broker_address(source: MqttSource, location: str) -> MqttAddress:
@@ -467,14 +279,3 @@ def _topic(message: Any) -> str:
         return str(message.topic)
     except UnicodeDecodeError:
         return "(topic is not UTF-8)"
-
-
-def _table(messages: list[_Message]) -> pa.Table:
-    import pyarrow as pa
-
-    columns: Mapping[str, Any] = {
-        "value": pa.array([m.value for m in messages], pa.string()),
-        "topic": pa.array([m.topic for m in messages], pa.string()),
-        "received": pa.array([m.received for m in messages], pa.timestamp("us", tz="UTC")),
-    }
-    return pa.table(columns)

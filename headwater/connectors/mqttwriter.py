@@ -7,22 +7,19 @@ once the broker has acknowledged all of it: only a crash before that repeats mes
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwater.channels.segments import Segment
 from headwater.connectors.mqttclient import MqttAddress, MqttConnection, MqttMessage
+from headwater.connectors.sent import SentBatches
 from headwater.connectors.staged import StagedSinkWriter
 from headwater.core.errors import RuntimeFailure
-from headwater.disk.durable import read_note, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headwater.dataflow.sinks import MqttSink
-
-_SENT = "sent.json"
 
 
 def sink_address(sink: MqttSink) -> MqttAddress:
@@ -51,23 +48,19 @@ class MqttSinkWriter(StagedSinkWriter):
         self._topic: str | None = spec.get("topic")
         self._qos, self._retain = int(spec.get("qos", 1)), bool(spec.get("retain"))
         self._lineage = str(spec.get("lineage") or "")
+        self._sent = SentBatches(self._scratch, self._lineage)
 
     def commit(self, segments: Sequence[Segment], batch: int) -> None:
         """Send a batch, unless it is marked as sent; raise Unavailable if the broker does not take it."""
         files = [p for p in segments if p.file]
-        if files and not self._is_sent(batch):
+        if files and batch not in self._sent:
             sender = MqttConnection(self._address, five=True)
             try:
                 sender.send(self._messages(self.batches(files), batch))
             finally:
                 sender.close()
-            note = json.dumps({"lineage": self._lineage, "batch": batch})
-            write_atomically(self._scratch / _SENT, note)
+            self._sent.add(batch)
         self.abort(files)
-
-    def _is_sent(self, batch: int) -> bool:
-        sent = read_note(self._scratch / _SENT)
-        return sent.get("lineage") == self._lineage and int(sent.get("batch", -1)) >= batch
 
     def _messages(self, tables: Sequence[pa.RecordBatch], batch: int) -> Iterator[MqttMessage]:
         number = 0

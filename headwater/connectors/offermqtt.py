@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-
 from headwater.connectors.deadletters import DeadLetter
 from headwater.connectors.mqtt import broker_address
 from headwater.connectors.mqttclient import MqttConnection, MqttMessage
-from headwater.connectors.reasons import NOT_UTF8
+from headwater.connectors.spoolwriter import payload_of
 from headwater.core.errors import DeploymentError
 from headwater.dataflow.sources import MqttSource
 
@@ -19,8 +17,7 @@ class MqttOffer:
 
     def __init__(self, source: MqttSource, location: str, topic: str, record: str) -> None:
         self._source, self._location, self._topic = source, location, topic
-        coded = record.startswith(NOT_UTF8)
-        self._payload = base64.b64decode(record.removeprefix(NOT_UTF8)) if coded else record.encode()
+        self._payload = payload_of(record)
         self._sender: MqttConnection
 
     @property

@@ -22,15 +22,18 @@ from headwater.connectors.globs import alternatives, is_glob
 from headwater.connectors.kafkasource import servers_at
 from headwater.connectors.mqtt import broker_address
 from headwater.connectors.mqttwriter import sink_address
+from headwater.connectors.opcuaclient import OpcuaAddress
 from headwater.connectors.registry import server_of
 from headwater.continuum.broker import Broker
 from headwater.core.errors import DeploymentError
 from headwater.core.permissions import OPEN, Permissions, is_below
 from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.databaserows import DatabaseRows
+from headwater.dataflow.httpsource import HttpSource
 from headwater.dataflow.jdbcurl import DatabaseAddress, parse_jdbc_url
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
+from headwater.dataflow.opcua import OpcuaSink, OpcuaSource
 from headwater.dataflow.operators import MapBatches, Operator, Transform
 from headwater.dataflow.optionlists import check_kafka_settings, check_options
 from headwater.dataflow.predictor import Predictor
@@ -191,6 +194,17 @@ def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Itera
             for location in locations:
                 yield ResourceUse(kind="connect", target=broker_address(operator, location).server, where=where)
             yield from _secrets(where, operator.username_env, operator.password_env)
+        case HttpSource():
+            for location in locations:
+                yield ResourceUse(kind="connect", target=operator.endpoint(location).server, where=where)
+            for file in filter(None, (operator.certificate, operator.key)):
+                yield ResourceUse(kind="read", target=full_path(file), where=where)
+            yield from _secrets(where, operator.token_env)
+        case OpcuaSource():
+            for location in locations:
+                yield from _of_opcua(OpcuaAddress.of(operator, where=where, location=location))
+        case OpcuaSink():
+            yield from _of_opcua(OpcuaAddress.of(operator, where=where))
         case MqttSink():
             yield ResourceUse(kind="connect", target=sink_address(operator).server, where=where)
             yield from _secrets(where, operator.username_env, operator.password_env)
@@ -229,6 +243,13 @@ def _database(address: DatabaseAddress, where: str) -> Iterator[ResourceUse]:
         yield ResourceUse(kind="connect", target=f"{host}:{port}", where=where)
     if address.file is not None:
         yield ResourceUse(kind="write", target=full_path(address.file), where=where)
+
+
+def _of_opcua(address: OpcuaAddress) -> Iterator[ResourceUse]:
+    yield ResourceUse(kind="connect", target=address.server, where=address.where)
+    for file in address.files:
+        yield ResourceUse(kind="read", target=file, where=address.where)
+    yield from _secrets(address.where, address.username_env, address.password_env)
 
 
 def _of_broker(broker: Broker, where: str) -> Iterator[ResourceUse]:

@@ -29,8 +29,10 @@ from typing import Protocol
 from headwater.connectors.deadletters import DeadLetter, dead_letters_of, explain, misfit, notes_at
 from headwater.connectors.kafkavalues import BASE64
 from headwater.core.errors import DeploymentError, HeadwaterError
+from headwater.dataflow.httpsource import HttpSource
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.sources import FileSource, MqttSource, Source
+from headwater.dataflow.sparkplug import SparkplugSource
 from headwater.disk.durable import read_note, read_object, write_atomically
 from headwater.disk.layout import Layout
 from headwater.plan.content import source_locations
@@ -141,17 +143,22 @@ class Offer(Protocol):
 
 def _offer(target: ReplayedSource, letter: DeadLetter, record: str, mark: str) -> Offer:
     from headwater.connectors.offerfile import file_offer
+    from headwater.connectors.offerhttp import HttpOffer
     from headwater.connectors.offerkafka import kafka_offer
     from headwater.connectors.offermqtt import mqtt_offer
 
     match target.source:
         case FileSource():
             return file_offer(target.source, target.location, target.directory, letter, record, mark)
-        case MqttSource():
+        case MqttSource() if not isinstance(target.source, SparkplugSource):
             return mqtt_offer(target.source, target.location, letter, record)
+        case HttpSource():
+            return HttpOffer(target.source, target.location, record, mark)
         case KafkaSource():
             return kafka_offer(target.source, target.location, letter, record)
-    raise DeploymentError(f"a source of kind {target.source.kind} takes no records back")
+    raise DeploymentError(
+        f"a source of kind {target.source.kind} takes no records back", hint="correct the record where it comes from"
+    )
 
 
 # ---------------------------------------------------------------- records of replays

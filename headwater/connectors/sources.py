@@ -15,10 +15,11 @@ from headwater.connectors.icebergtable import IcebergAddress
 from headwater.connectors.kafkasource import kafka_frame
 from headwater.connectors.marks import CORRUPT, ORIGIN, REASON
 from headwater.connectors.sparksql import column_of, expression, items
+from headwater.connectors.spoolwriter import MESSAGE_SCHEMA
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.customs import CustomSource
 from headwater.dataflow.kafkatopic import KafkaSource
-from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource, Source
+from headwater.dataflow.sources import BridgedSource, FileSource, RateSource, SensorSource, Source
 from headwater.dataflow.tablesources import DeltaSource, IcebergSource
 from headwater.disk.layout import REPLAYED, full_path
 from headwater.sql.lexer import quote_string, quoted
@@ -77,8 +78,8 @@ def source_frame(
             frame = _delta(spark, source, location, name)
         case IcebergSource():
             frame = _iceberg(spark, source, name)
-        case MqttSource():
-            frame = _mqtt(spark, source, name, spool, synced)
+        case BridgedSource():
+            frame = _bridged(spark, source, name, spool, synced)
         case CustomSource():
             frame = custom_frame(spark, source, location, name)
         case KafkaSource():
@@ -209,13 +210,11 @@ def _iceberg(spark: SparkSession, source: IcebergSource, name: str | None) -> Da
     return frame
 
 
-def _mqtt(
-    spark: SparkSession, source: MqttSource, name: str | None, spool: Path | None, synced: Path | None
+def _bridged(
+    spark: SparkSession, source: BridgedSource, name: str | None, spool: Path | None, synced: Path | None
 ) -> DataFrame:
-    from headwater.connectors.mqtt import MESSAGE_SCHEMA
-
     if name is None or spool is None:
-        raise RuntimeFailure("a topic has no end", where=source.where, hint="a batch run needs bounded sources")
+        raise RuntimeFailure("the source has no end", where=source.where, hint="a batch run needs bounded sources")
     reader: Any = spark.readStream.name(name).format("headwater_channel")
     if synced is not None:
         reader = reader.option("checkpoint", str(synced))
@@ -223,7 +222,7 @@ def _mqtt(
     text = quote_string(f"{source.schema().text}, {CORRUPT} string")
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"
     read = f"from_json(value, {text}, {options}) AS r"
-    parsed = messages.select(*items(read, "concat('mqtt:', topic) AS o", "value"))
+    parsed = messages.select(*items(read, f"concat({quote_string(source.kind + ':')}, topic) AS o", "value"))
     # A payload that is no object at all gives NULL, not a corrupt record.
     result: DataFrame = parsed.select(
         *(column_of("r", n).alias(n) for n in source.schema().names),

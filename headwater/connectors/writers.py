@@ -213,6 +213,12 @@ def _mqtt(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
     return MqttSinkWriter(spec)
 
 
+def _opcua(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
+    from headwater.connectors.opcuawriter import OpcuaSinkWriter
+
+    return OpcuaSinkWriter(spec)
+
+
 def _delta(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
     from headwater.connectors.deltawriter import DeltaSinkWriter
 
@@ -243,6 +249,7 @@ SINK_WRITERS: Mapping[str, Callable[[Mapping[str, Any], int], SinkWriter]] = {
     DEAD_LETTERS: _dead_letters,
     "kafka": _kafka,
     "mqtt": _mqtt,
+    "opcua": _opcua,
     "delta": _delta,
     "iceberg": _iceberg,
     "postgres": _postgres,

@@ -315,7 +315,7 @@ class AnyOf(Rule):
             except Refused as error:
                 refused = error
                 hints += [error.hint] if error.hint and not isinstance(rule, OneOf) else []
-        raise Refused(refused.what, hint=", or ".join(dict.fromkeys(hints)))
+        raise Refused(refused.what, hint=", or ".join(dict.fromkeys(hints)) or refused.hint)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from headwater.dataflow import habits, sources, tablesources
 from headwater.dataflow import operators as ops
 from headwater.dataflow.arguments import checked
 from headwater.dataflow.avroschema import columns_of_avro
+from headwater.dataflow.bridgedreader import BridgedReader
 from headwater.dataflow.customs import CustomReader, DataSources, provider_of
 from headwater.dataflow.deltaschema import delta_schema
 from headwater.dataflow.function import PythonFunction
@@ -30,7 +31,6 @@ from headwater.dataflow.settings import (
     Machines,
     Option,
     Place,
-    QualityOfService,
     RowCount,
     RowsPerSecond,
     SchemaOf,
@@ -165,7 +165,7 @@ class DataflowBuilder(habits.NameGuard):
 
 
 @dataclass(frozen=True)
-class Reader(habits.NameGuard):
+class Reader(BridgedReader):
     """Sources of a dataflow. ``{location}`` in a path or topic is replaced for every location."""
 
     builder: DataflowBuilder
@@ -267,34 +267,6 @@ class Reader(habits.NameGuard):
             interval=interval,
             rows_per_second=rows_per_second,
             rows=rows,
-            location_as=location_as,
-        )
-
-    def mqtt(
-        self,
-        broker: Place,
-        topic: Place,
-        schema: SchemaOf,
-        *,
-        qos: QualityOfService = 1,
-        username_env: Place | None = None,
-        password_env: Place | None = None,
-        tls: bool = False,
-        location_as: ColumnName | None = None,
-    ) -> Stream:
-        """Read JSON messages of an MQTT topic. ``broker`` is host or host:port.
-
-        ``username_env`` and ``password_env`` name secrets of the zone, ``HEADWATER_SECRET_...``.
-        """
-        return self._source(
-            sources.MqttSource,
-            broker=broker,
-            topic=topic,
-            schema_text=schema_text(schema, f"read.mqtt('{cut(topic, 200)}')"),
-            qos=qos,
-            username_env=username_env,
-            password_env=password_env,
-            tls=tls,
             location_as=location_as,
         )
 

@@ -22,9 +22,12 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, sources, stateful, tablesinks, tablesources
 from headwater.dataflow.backfill import backfill_problems
 from headwater.dataflow.customs import CustomSink, CustomSource
+from headwater.dataflow.httpsource import HttpSource
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
+from headwater.dataflow.opcua import OpcuaSink, OpcuaSource
 from headwater.dataflow.settings import MOST_LOCATIONS, MOST_OPERATORS
+from headwater.dataflow.sparkplug import SparkplugSource
 from headwater.dataflow.types import StreamType
 from headwater.dataflow.updates import update_problems
 
@@ -39,13 +42,14 @@ KINDS: Mapping[str, type[ops.Operator]] = {
     c.kind: c
     for c in (
         sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource, KafkaSource,
+        HttpSource, OpcuaSource, SparkplugSource,
         tablesources.DeltaSource, tablesources.IcebergSource, CustomSource,
         ops.Where, ops.Select, ops.Explode, ops.Union, ops.ToLocations, Lookup,
         ops.MapBatches, ops.Transform, ops.Watermark,
         stateful.Aggregate, stateful.Dedup, stateful.Join, stateful.CountWindow, stateful.Scan,
         sinks.FileSink, sinks.ConsoleSink, sinks.MemorySink, sinks.CallbackSink, sinks.KafkaSink,
         sinks.RealTimeKafkaSink, sinks.MqttSink, sinks.JdbcSink,
-        tablesinks.DeltaSink, tablesinks.IcebergSink, tablesinks.PostgresSink, CustomSink,
+        tablesinks.DeltaSink, tablesinks.IcebergSink, tablesinks.PostgresSink, OpcuaSink, CustomSink,
     )
 }  # fmt: skip
 

@@ -140,11 +140,21 @@ class SensorSource(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MqttSource(Source):
+class BridgedSource(Source):
+    """Records that a bridge stores in a spool of its zone, from which they are read: each one JSON object."""
+
+    @property
+    def record_format(self) -> str:
+        return "json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MqttSource(BridgedSource):
     """Messages of an MQTT topic ('{location}' is replaced), each one JSON object."""
 
     kind: ClassVar[str] = "mqtt"
     shown: ClassVar[tuple[str, ...]] = ("topic",)
+    newer: ClassVar[frozenset[str]] = frozenset({"version"})
 
     broker: Place
     topic: Place
@@ -153,14 +163,11 @@ class MqttSource(Source):
     username_env: Place | None = None
     password_env: Place | None = None
     tls: bool = False
+    version: Literal["3.1.1", "5"] | None = None
 
     @property
     def per_location(self) -> bool:
         return "{location}" in self.topic or "{location}" in self.broker
-
-    @property
-    def record_format(self) -> str:
-        return "json"
 
     def schema(self) -> Schema:
         return Schema.parse(self.schema_text)

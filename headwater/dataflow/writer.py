@@ -10,6 +10,7 @@ from headwater.core.errors import DataflowError
 from headwater.dataflow import habits, sinks, tablesinks
 from headwater.dataflow.arguments import ArgumentGuard
 from headwater.dataflow.customs import CustomWriter, provider_of
+from headwater.dataflow.opcua import OpcuaSink
 from headwater.dataflow.settings import (
     ColumnName,
     Columns,
@@ -237,6 +238,43 @@ class Writer(habits.NameGuard, Generic[S]):
             username_env=username_env,
             password_env=password_env,
             tls=tls,
+        )
+
+    def opcua(
+        self,
+        url: Place,
+        node: Place | None = None,
+        *,
+        node_from: Computed | None = None,
+        value: Computed,
+        username_env: Place | None = None,
+        password_env: Place | None = None,
+        certificate: Place | None = None,
+        key: Place | None = None,
+        server_certificate: Place | None = None,
+    ) -> WrittenStream[S]:
+        """Write ``value`` to a node of an OPC UA server, or with ``node_from`` to the one that it gives for each row.
+
+        ``node``: an id as ``ns=2;s=Line1.Setpoint`` or ``nsu=URI;s=...``; ``{zone}`` in it is replaced. The values of
+        a node are written in order. ``..._env`` name secrets, ``HEADWATER_SECRET_...``; ``certificate``, ``key``,
+        ``server_certificate``: PEM or DER files in the zone, for an encrypted connection.
+        """
+        if (node is None) == (node_from is None):
+            raise DataflowError(
+                "write.opcua takes either a node or node_from",
+                where=self._place_of("opcua"),
+                hint="write.opcua(url, 'ns=2;s=Setpoint', value='v'), or node_from=\"concat('ns=2;s=', machine)\"",
+            )
+        columns = [f"{value} AS value"] + ([f"{node_from} AS node"] if node_from is not None else [])
+        return Writer(self.stream.select(*columns))._sink(
+            OpcuaSink,
+            url=url,
+            node=node,
+            username_env=username_env,
+            password_env=password_env,
+            certificate=certificate,
+            key=key,
+            server_certificate=server_certificate,
         )
 
     def jdbc(

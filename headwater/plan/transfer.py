@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from headwater.core.errors import DeploymentError
 from headwater.dataflow import stateful
-from headwater.dataflow.sources import MqttSource
+from headwater.dataflow.sources import BridgedSource
 from headwater.plan.content import own_sources, reads
 from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.onepass import below_of
@@ -298,8 +298,8 @@ class TransferPlanner:
         if level and itself:
             raise _refused(unit, f"'{input_}' is read by {listed(v.id for v in readers)}, each up to another position")
         away = [v.zone for v in readers if v.zone != unit.zone]
-        if away and itself and isinstance(self._new.dataflow[input_], MqttSource):
-            raise _refused(unit, f"unread messages for '{input_}' are on the disk of zone {away[0]}")
+        if away and itself and isinstance(self._new.dataflow[input_], BridgedSource):
+            raise _refused(unit, f"unread records of '{input_}' are on the disk of zone {away[0]}")
         return Reading(operator=input_, source_units=tuple(v.id for v in readers), level=level)
 
     def _unread(self, unit: Unit, reading: Reading) -> list[Channel]:

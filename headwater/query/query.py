@@ -213,7 +213,9 @@ class Running:
         """Count a source's rows; for a channel take its position, which is more exact."""
         end = source["endOffset"]
         end = json.loads(end) if isinstance(end, str) and end.startswith("{") else end
-        if isinstance(end, dict) and end and all("@" in key for key in end):
+        reads = self.tally.counting.reads
+        is_spool = number < len(reads) and reads[number].location is not None  # its rows are those of a source
+        if isinstance(end, dict) and end and all("@" in key for key in end) and not is_spool:
             self.ends[number] = {key: int(position) for key, position in end.items()}
         elif "/control]" not in source["description"]:
             self._scanned += int(source["numInputRows"] or 0)

@@ -10,6 +10,7 @@ from headwater.channels.open import LOG_KINDS
 from headwater.connectors import tablewriters
 from headwater.connectors.kafkawriter import sink_writer_id
 from headwater.dataflow.customs import CustomSink
+from headwater.dataflow.opcua import OpcuaSink
 from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, MqttSink, Sink
 from headwater.dataflow.tablesinks import TableSink
 from headwater.disk.checkpoint import checkpoint_number
@@ -61,6 +62,15 @@ def described(spec: UnitSpec, output: str, layout: Layout, settings: Mapping[str
                 "lineage": lineage,
                 **operator.config(),
                 "topic": None if operator.topic is None else operator.topic.replace("{zone}", unit.zone),
+            }
+        case OpcuaSink():
+            return {
+                "kind": "opcua",
+                "path": scratch,
+                "operator": output,
+                "lineage": lineage,
+                **operator.config(),
+                "node": None if operator.node is None else operator.node.replace("{zone}", unit.zone),
             }
         case CustomSink():
             return {

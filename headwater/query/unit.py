@@ -606,7 +606,7 @@ def tracking_of(spec: UnitSpec, layout: Layout) -> LatencyTracking:
     unit = spec.unit
     members = [layout.members(unit, id_) for id_ in spec.own_readers]
     for id_, locations in source_locations(spec.flow, unit).items():
-        if isinstance(spec.flow[id_], sources.MqttSource):
+        if isinstance(spec.flow[id_], sources.BridgedSource):
             members += [layout.spool(id_, spec.tags[id_], at) / "members.json" for at in locations]
     late = any(waits_for_time(spec.flow[o]) for o in unit.operators)
     return LatencyTracking(Inputs(layout.checkpoint(unit), tuple(members)), layout.passed(unit), late)

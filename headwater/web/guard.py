@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headwater.core.address import is_loopback
 from headwater.core.errors import HeadwaterError
+from headwater.serving.connections import OVER
 from headwater.web import problems
 from headwater.web.access import Access, Asker
-from headwater.web.connections import OVER
 from headwater.web.lanes import Lanes
 
 API = "/api/"

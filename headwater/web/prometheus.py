@@ -27,9 +27,9 @@ from headwater.app.observe import counted
 from headwater.app.view import Heartbeat, Status
 from headwater.core.errors import HeadwaterError
 from headwater.core.metrics import ChannelProgress, HostProgress, LinkProgress, UnitProgress
+from headwater.serving.listening import listen, url_of
+from headwater.serving.running import running
 from headwater.tls.listener import ListenerTls
-from headwater.web.listening import listen, url_of
-from headwater.web.running import running
 
 OPTION = "--metrics"
 """Option that turns it on."""

@@ -18,6 +18,8 @@ import headwater
 from headwater.continuum.model import Zone
 from headwater.control.tables import HOME
 from headwater.core.address import is_loopback
+from headwater.serving.listening import TRIES, listen, url_of
+from headwater.serving.running import running
 from headwater.tls.listener import ListenerTls, listener_tls
 from headwater.web import problems
 from headwater.web.access import Access
@@ -25,8 +27,6 @@ from headwater.web.api import about, changes, decisions, deployments, events, po
 from headwater.web.api.dependencies import Served, known_query
 from headwater.web.computing import Computing
 from headwater.web.guard import MAX_BODY, Guard
-from headwater.web.listening import TRIES, listen, url_of
-from headwater.web.running import running
 
 DASHBOARD = "headwater.web.dashboard"
 _ABOUT = """

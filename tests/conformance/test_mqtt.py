@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -16,7 +17,8 @@ import pytest
 
 from headwater.channels.base import ChannelLimits
 from headwater.channels.filelog import FileLog
-from headwater.connectors.mqtt import BridgeStatus, MqttBridge, broker_address
+from headwater.connectors.bridge import BridgeStatus
+from headwater.connectors.mqtt import MqttBridge, broker_address
 from headwater.connectors.reasons import NOT_UTF8, explain
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.dataflow.sources import MqttSource
@@ -188,7 +190,7 @@ def readings(start: int, end: int) -> list[str]:
 
 
 def test_messages_are_stored_exactly_and_in_order(broker: Broker, topic: str, bridges: Bridges) -> None:
-    bridge = bridges.start(flush_messages=50)
+    bridge = bridges.start(flush_rows=50)
     broker.publish(topic, *readings(0, 300))
     bridges.await_values(readings(0, 300))
     bridge.stop()
@@ -294,7 +296,7 @@ def test_other_qualities_of_service(broker: Broker, topic: str, tmp_path: Path, 
 def test_a_full_log_bounds_memory_and_loses_nothing(broker: Broker, topic: str, bridges: Bridges) -> None:
     bridges.log.register("reader")
     bridges.log.limits = ChannelLimits(max_bytes=1)
-    bridge = bridges.start(flush_messages=5)
+    bridge = bridges.start(flush_rows=5)
     broker.publish(topic, *readings(0, 200))
     until(lambda: bridge.status().waiting >= 20, "the bound")
     until(lambda: "full" in (bridge.status().error or ""), f"the reason: {bridge.status()}")
@@ -318,7 +320,7 @@ def test_a_full_log_bounds_memory_and_loses_nothing(broker: Broker, topic: str, 
 def test_stopping_does_not_wait_for_a_full_log(broker: Broker, topic: str, bridges: Bridges) -> None:
     bridges.log.register("reader")
     bridges.log.limits = ChannelLimits(max_bytes=1)
-    bridge = bridges.start(flush_messages=5)
+    bridge = bridges.start(flush_rows=5)
     broker.publish(topic, *readings(0, 12))
     until(lambda: bridge.status().error, "a full log")
     began = time.monotonic()
@@ -341,6 +343,38 @@ def test_a_forgotten_session_gets_nothing(broker: Broker, topic: str, bridges: B
     bridges.start()
     broker.publish(topic, *readings(5, 8))
     bridges.await_values(readings(5, 8))
+
+
+@redelivers
+def test_mqtt_5_continues_and_keeps_the_same_session(broker: Broker, topic: str, bridges: Bridges) -> None:
+    bridges.start().stop()
+    broker.publish(topic, *readings(0, 10))
+    bridges.source = dataclasses.replace(bridges.source, version="5")
+    bridges.start().stop()
+    bridges.await_values(readings(0, 10))
+    broker.publish(topic, *readings(10, 20))
+    bridge = bridges.start()
+    bridges.await_values(readings(0, 20))
+    bridge.stop()
+    bridge.forget()
+    broker.publish(topic, *readings(20, 25))
+    bridges.start()
+    broker.publish(topic, *readings(25, 30))
+    bridges.await_values([*readings(0, 20), *readings(25, 30)])
+
+
+@redelivers
+def test_a_broker_that_keeps_sessions_for_a_time_is_told(
+    broker: Broker, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    of = dataclasses.replace(source(broker, topic), version="5")
+    bridge = MqttBridge(of, location="e", log=FileLog(tmp_path / "log"), epoch=1)
+
+    class Answer:
+        session_present, is_failure, SessionExpiryInterval = True, False, 60
+
+    bridge._on_connect(None, None, Answer(), Answer(), Answer())
+    assert "keeps messages for 60 s only" in caplog.text
 
 
 def test_a_restarted_broker_is_found_again(tmp_path: Path, broker: Broker, topic: str) -> None:
@@ -441,8 +475,8 @@ def test_messages_sent_again_after_a_lost_connection_are_known(tmp_path: Path, b
         bridge._on_connect(client, None, Flags(), Success(), None)
 
     def flush() -> int:
-        batch = bridge._next_batch()
-        assert bridge._store(batch)
+        batch = bridge._spool.next_batch()
+        assert bridge._spool.store(batch)
         bridge._acknowledge(batch)
         return len(batch)
 
@@ -489,6 +523,4 @@ def test_a_missing_library_is_named(tmp_path: Path, broker: Broker, monkeypatch:
     with pytest.raises(Unavailable, match="paho-mqtt is not installed") as error:
         bridge.start()
     assert error.value.hint == "pip install headwater[mqtt]"
-    assert bridge.status() == BridgeStatus(
-        state="new", broker=f"mqtt://127.0.0.1:{broker.port}", topic="t", client_id=bridge.client_id
-    )
+    assert bridge.status() == BridgeStatus(state="new", address=f"mqtt://127.0.0.1:{broker.port}, topic t")

@@ -107,7 +107,7 @@ def test_a_batch_that_was_interrupted_is_sent_again_with_the_same_ids(
         def killed(*args: Any) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr("headwater.connectors.mqttwriter.write_atomically", killed)
+        patch.setattr("headwater.connectors.sent.write_atomically", killed)
         with pytest.raises(KeyboardInterrupt):
             put(to, 3, {"value": ["a", "b"]})
     put(to, 3, {"value": ["a", "b"]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,11 @@ def test_tables_guide_runs(tmp_path: Path) -> None:
     """Write a Delta table and files by column, and read the table in another dataflow."""
     pytest.importorskip("deltalake")
     pages.run([pages.DOCS / "guides" / "tables.md"], tmp_path, having=("spark",))
+
+
+@pytest.mark.long
+def test_guide_of_plants_runs(tmp_path: Path) -> None:
+    """Take rows by HTTP while a run goes on."""
+    if shutil.which("curl") is None:
+        pytest.skip("no curl")
+    pages.run([pages.DOCS / "guides" / "plants.md"], tmp_path, having=("spark",))

@@ -21,6 +21,7 @@ import headwater as hw
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
 from headwater.core.rules import ANYTHING, Number, Span, Whole, rule_of
+from headwater.dataflow.bridgedreader import BridgedReader
 from headwater.dataflow.builder import DataflowBuilder, Reader
 from headwater.dataflow.graph import KINDS, Dataflow
 from headwater.dataflow.grouped import Grouped
@@ -100,12 +101,22 @@ ALSO: dict[str, dict[str, Any]] = {
     "write.for_each_batch": {"function": fold},
     "read.iceberg": {"table": "plant.readings"},
     "write.iceberg": {"table": "plant.readings"},
+    "write.opcua": {"url": "opc.tcp://plc:4840", "node": "ns=2;s=Speed", "value": "v"},
+    "read.opcua": {"url": "opc.tcp://plc:4840", "nodes": ["ns=2;s=Speed"]},
+    "read.http": {"address": "127.0.0.1:8080/rows"},
 }
 INTERNAL = {"new_id", "add_sink", "replace_sink", "add_name"}  # between the classes of the API
+
+
+def _members(cls: type) -> list[tuple[str, Any]]:
+    """Return the methods of a class, also of a part of it that is in a file of its own."""
+    return [*(vars(BridgedReader).items() if cls is Reader else ()), *vars(cls).items()]
+
+
 ARGUMENTS = [
     (owner, name, parameter)
     for owner, (cls, _) in OWNERS.items()
-    for name, member in ([(n, getattr(cls, n)) for n in hw.__all__] if cls is hw else vars(cls).items())
+    for name, member in ([(n, getattr(cls, n)) for n in hw.__all__] if cls is hw else _members(cls))
     if inspect.isfunction(member) and not name.startswith("_") and name not in INTERNAL
     for parameter in inspect.signature(member).parameters
     if parameter != "self"

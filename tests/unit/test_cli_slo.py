@@ -35,7 +35,7 @@ from headwater.core.metrics import (
 )
 from headwater.plan.edit import Move
 from headwater.plan.profile import OperatorProfile, Profile
-from headwater.web.listening import address
+from headwater.serving.listening import address
 from headwater.web.prometheus import serving
 from tests.conftest import free_port
 from tests.unit.changes import FIRST

@@ -336,3 +336,47 @@ def test_an_agent_refuses_whatever_the_controller_sends(
     with pytest.raises(HeadwaterError, match=says) as caught:
         actions[order](body)
     assert "zone E1" in str(caught.value) and not (home / "spark/server.json").exists()
+
+
+# ---------------------------------------------------------------- bridges
+
+
+@pytest.mark.parametrize(
+    ("read", "allowed"),
+    [
+        (
+            lambda f: f.read.http(
+                "0.0.0.0:8080/{location}", SCHEMA, token_env="HEADWATER_SECRET_T", certificate="/c/pem", key="/c/key"
+            ),
+            {"connect": ("0.0.0.0:8080",), "read": ("/c",), "secrets": ("T",)},
+        ),
+        (
+            lambda f: f.read.opcua(
+                "opc.tcp://plc-{location}", "i=7", username_env="HEADWATER_SECRET_U", password_env="HEADWATER_SECRET_P",
+                certificate="/c/pem", key="/c/key", server_certificate="/c/server",
+            ),
+            {"connect": ("plc-L1:4840",), "read": ("/c",), "secrets": ("U", "P")},
+        ),
+        (
+            lambda f: f.read.sparkplug("mqtts://broker", password_env="HEADWATER_SECRET_P"),
+            {"connect": ("broker:8883",), "secrets": ("P",)},
+        ),
+    ],
+)  # fmt: skip
+def test_a_bridge_needs_its_address_files_and_secrets(
+    read: Callable[[Any], Any], allowed: dict[str, tuple[str, ...]]
+) -> None:
+    builder = hw.flow("f", locations=["L1"])
+    read(builder).write.memory("out")
+    zones = Continuum.from_text("layers: [edge]\nzones: {E1: {layer: edge, locations: [L1]}}")
+    plan = build(builder.build(), zones)
+    unit = spec_of(plan, plan.units[0].id)
+    check_unit(unit, limited(**allowed))
+    for left_out in allowed:
+        assert "may not" in refusal(unit, limited(**{k: v for k, v in allowed.items() if k != left_out})).what
+
+
+def test_the_sink_of_opc_ua_needs_its_server() -> None:
+    unit = spec(lambda rows: rows.write.opcua("opc.tcp://plc:4841/x", "i=7", value="v"))
+    check_unit(unit, limited(read=("/data",), connect=("plc:4841",)))
+    assert "may not connect to plc:4841" in refusal(unit, limited(read=("/data",))).what

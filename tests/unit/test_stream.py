@@ -131,6 +131,14 @@ SOURCES: list[tuple[Callable[[DataflowBuilder], Stream], str]] = [
     (lambda f: f.read.sensors(seed=3, machines=2, rows=10, rows_per_second=0),
      "machine string, ts timestamp, temperature double, label boolean, seq bigint"),
     (lambda f: f.read.mqtt("broker:1883", "a/{location}/#", "a int", qos=2, tls=True), "a int"),
+    (lambda f: f.read.http("0.0.0.0:8080/rows/{location}", "a int", token_env="HEADWATER_SECRET_T", max_body=1000),
+     "a int"),
+    (lambda f: f.read.sparkplug("broker", "{location}", type="double", version="5"),
+     "group_id string, edge_node string, device string, message string, metric string, alias bigint, value double, "
+     "time timestamp, seq int, quality string, historical boolean, gap boolean"),
+    (lambda f: f.read.opcua("opc.tcp://{location}:4840", ["ns=2;s=a", "i=7"], type="int", location_as="l"),
+     "node string, value int, source_time timestamp, server_time timestamp, status string, quality string, "
+     "gap boolean, l string"),
     (lambda f: f.read.kafka("b:9092", "t", "a int", key_as="k", starting={0: 7}), "a int, k string"),
     (lambda f: f.read.format(Files).option("path", "/d/{location}").load(location_as="l"),
      "n bigint, name string, l string"),
@@ -148,6 +156,7 @@ SINKS: list[Callable[[Stream], Any]] = [
     lambda s: s.write.kafka("b:9092", "t", key="k", value="k", acks="all", linger_ms="5"),
     lambda s: s.write.kafka("b:9092", "t", delivery="at_least_once", real_time="1 minute", dead_letters="bad"),
     lambda s: s.write.mqtt("broker:1883", topic_from="k", qos=2, retain=True),
+    lambda s: s.write.opcua("opc.tcp://plc/x", node_from="concat('ns=2;s=', k)", value="v", username_env="U"),
     lambda s: s.write.format(FilesSink).options(path="/o/{zone}").start(),
     lambda s: s.write.parquet("/o", partition_by=["k"]),
     lambda s: s.write.delta("/o/{zone}", partition_by="k", compact_after=0),

@@ -21,7 +21,8 @@ import pytest
 
 from headwater.app.observe import status
 from headwater.cli.serve import TlsOptions, served
-from headwater.web import connections, guard
+from headwater.serving import connections
+from headwater.web import guard
 from headwater.web.server import serving
 from tests.conftest import free_port
 from tests.unit.served import V1, fetch, place, trial

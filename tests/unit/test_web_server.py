@@ -19,8 +19,9 @@ from headwater.cli import serve
 from headwater.control.store import Store
 from headwater.control.tables import STORE, resolved_url
 from headwater.core.errors import DeploymentError
+from headwater.serving import connections, running
 from headwater.tls.certificate import own_certificate
-from headwater.web import connections, running, server
+from headwater.web import server
 from headwater.web.server import serving
 from tests.conftest import ZONE, free_port
 from tests.unit.served import V1, Client, fetch, token, trial

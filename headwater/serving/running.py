@@ -13,8 +13,8 @@ from typing import Any
 import uvicorn
 
 from headwater.core.errors import DeploymentError
+from headwater.serving.connections import BoundedConnection, BoundedLoop
 from headwater.tls.listener import ListenerTls
-from headwater.web.connections import BoundedConnection, BoundedLoop
 
 STARTS = 120.0
 """Seconds in which the server has to start."""
