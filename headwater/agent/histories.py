@@ -19,8 +19,9 @@ from headwater.channels.base import AGAIN_AFTER
 from headwater.disk.checkpoint import newest_batch
 from headwater.disk.durable import is_fresh
 from headwater.query.ingest import has_nothing_new
+from headwater.query.names import lift_file
 from headwater.query.query import Running
-from headwater.query.unit import BEGINNING_OF_TIME, lift_file
+from headwater.query.unit import BEGINNING_OF_TIME
 
 
 class Signal(NamedTuple):

@@ -20,7 +20,7 @@ from headwater.plan.model import Unit
 from headwater.plan.spec import UnitSpec
 from headwater.plan.state import kept_state
 from headwater.plan.transfer import StateTransfer
-from headwater.query.unit import apart, name_of_channels, names_of_source
+from headwater.query.names import apart, name_of_channels, names_of_source
 from headwater.state.assembly import InputPosition, assemble, place_of
 from headwater.state.empty import empty_state
 from headwater.state.savedstate import Saved, StateStore, describe, operators, put_early

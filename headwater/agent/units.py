@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from headwater.agent.idleness import InputSeen, row_time
 from headwater.agent.resuming import resume, set_state_format
+from headwater.agent.slots import take_slots
 from headwater.agent.unitbridges import UnitBridges
 from headwater.agent.unitchannels import UnitChannels
 from headwater.agent.work import Work
@@ -28,7 +29,6 @@ from headwater.connectors.permitted import AgentPermissions, check_unit, table_d
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
-from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.sinks import FileSink, RealTimeKafkaSink
 from headwater.disk.checkpoint import (
@@ -47,8 +47,9 @@ from headwater.plan.model import Unit
 from headwater.plan.realtime import real_time_of
 from headwater.plan.spec import UnitSpec
 from headwater.query.checkedfiles import CheckedFiles
-from headwater.query.counting import Counting, Tally
+from headwater.query.counting import Tally
 from headwater.query.failure import failure_of, in_zone
+from headwater.query.names import lift_file, replayed_of
 from headwater.query.query import Running, reaching_spark, running_query
 from headwater.query.tables import TableVersions
 from headwater.query.unit import (
@@ -57,8 +58,6 @@ from headwater.query.unit import (
     WATERMARK,
     CompiledUnit,
     UnitCompiler,
-    lift_file,
-    replayed_of,
     tracking_of,
 )
 from headwater.query.updating import updates_writer
@@ -224,7 +223,8 @@ class Units:
         if isinstance(compiled.spark_sink, RealTimeKafkaSink):
             from headwater.connectors.realtime import start_real_time
 
-            needed = self._take_slots(compiled.spark_sink, spec, compiled.counting)
+            others = [w.running.slots for w in self.all() if w.running is not None and w.spec.id != spec.id]
+            needed = take_slots(compiled.spark_sink, spec, compiled.counting, self.endpoint, taken=sum(others))
             query = start_real_time(compiled.spark_sink, compiled.frame, checkpoint=checkpoint, query_name=name)
         elif compiled.spark_sink is not None:
             from headwater.connectors.jdbc import start_sink
@@ -264,19 +264,6 @@ class Units:
         )
         self._save(work)
         work.running.wait_until_ready()
-
-    def _take_slots(self, sink: RealTimeKafkaSink, spec: UnitSpec, counting: Counting) -> int:
-        """Return the task slots that a query in real-time mode needs; raise DeploymentError where there are too few."""
-        from headwater.connectors.realtime import check_slots, partitions_read
-
-        found = ((spec.flow[r.operator], r.location) for r in counting.reads)
-        needed = partitions_read((o, at) for o, at in found if isinstance(o, KafkaSource) and at is not None)
-        if is_stateful(spec.flow, spec.unit):
-            needed += int(self.endpoint.session().conf.get("spark.sql.shuffle.partitions") or 0)
-        if self.endpoint.slots is not None:
-            others = [w.running.slots for w in self.all() if w.running is not None and w.spec.id != spec.id]
-            check_slots(sink, needed=needed, taken=sum(others), slots=self.endpoint.slots, cores=self.endpoint.cores)
-        return needed
 
     def _checked_files(self, spec: UnitSpec) -> CheckedFiles | None:
         """Return the check of a query's files; raise the error of a resource that the unit may not use."""

@@ -37,7 +37,6 @@ from headwater.dataflow import sources, stateful
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.sinks import JdbcSink, RealTimeKafkaSink, Sink
 from headwater.dataflow.types import StreamType
-from headwater.disk.checkpoint import AGAIN
 from headwater.disk.layout import Layout
 from headwater.plan.content import source_locations, visited
 from headwater.plan.onepass import one_pass, steps
@@ -60,6 +59,14 @@ from headwater.query.fanout import tagged
 from headwater.query.ingest import Inputs
 from headwater.query.late import late_of, rows_by_close
 from headwater.query.latency import LatencyTracking
+from headwater.query.names import (
+    apart,
+    lift_file,
+    name_of_channels,
+    names_of_source,
+    replayed_of,
+    source_name,
+)
 from headwater.query.realtime import letters_alone, to_topics
 from headwater.query.sinkwriters import described
 from headwater.query.writer import TAG, tag_column
@@ -87,39 +94,6 @@ class CompiledUnit:
     """The sources whose replayed records it reads."""
     updates: bool = False
     """Whether it outputs results as they change."""
-
-
-def lift_file(input_: WatermarkInput, lift: int | str) -> str:
-    """Name the file, without its suffix, that lifts an idle input up to an event time in microseconds."""
-    return f"lift-{input_.name}-{lift}"
-
-
-def source_name(text: str) -> str:
-    """Make a name that Spark accepts for a streaming source."""
-    return "".join(c if c.isalnum() else "_" for c in text)
-
-
-def name_of_channels(spec: UnitSpec, operator: str) -> str:
-    """Name the source that reads an operator's channels."""
-    return source_name(f"c_{spec.tags[operator]}")
-
-
-def names_of_source(spec: UnitSpec, source: sources.Source) -> dict[str, str]:
-    """Return the names of a source's reads, by location of the unit."""
-    here = spec.unit.locations
-    places = here if source.per_location else here[:1]
-    return {place: source_name(f"s_{spec.tags[source.id]}_{place}") for place in places}
-
-
-def replayed_of(layout: Layout, source: sources.Source) -> Path | None:
-    """Return the directory of a file source's replayed records, if a record was ever replayed here."""
-    directory = layout.replayed(source.id)
-    return directory if isinstance(source, sources.FileSource) and directory.is_dir() else None
-
-
-def apart(again: str) -> str:
-    """Return the suffix of a further read's name; see ``reads_agree``."""
-    return f"{AGAIN}{again.removeprefix('_')}" if again else ""
 
 
 class UnitCompiler:

@@ -32,7 +32,8 @@ from headwater.disk.checkpoint import newest_batch
 from headwater.disk.layout import Layout
 from headwater.plan.state import kept_state
 from headwater.query.counting import Counting
-from headwater.query.unit import CompiledUnit, UnitCompiler, name_of_channels, names_of_source
+from headwater.query.names import name_of_channels, names_of_source
+from headwater.query.unit import CompiledUnit, UnitCompiler
 from headwater.query.writer import HeadwaterSink, SinkMessage
 from headwater.state.reshape import Reshaping
 from tests.simulation.kernel import Kernel, Killed, Process
