@@ -53,6 +53,15 @@ def test_public_names() -> None:
 
 WINDOW = "window struct<start:timestamp,end:timestamp>"
 REST = "tags array<string>, s struct<a:int,b:string>, location string"
+
+
+def backfilled() -> Stream:
+    live = timed()
+    assert isinstance(live.builder, DataflowBuilder)
+    history = live.builder.read.parquet("/old", f"{SCHEMA}, location string", layer="cloud")
+    return live.backfill(history, until="2026-01-31T12:00:00Z", disorder="1 hour")
+
+
 STREAMS: list[tuple[str, Callable[[], Stream], str]] = [
     ("where", lambda: read().where("v > 1"), f"{SCHEMA}, location string"),
     ("filter", lambda: read().filter("v > 1"), f"{SCHEMA}, location string"),
@@ -70,6 +79,12 @@ STREAMS: list[tuple[str, Callable[[], Stream], str]] = [
     ("to_layer as", lambda: read().select("id").to_layer("edge", location_as="l"), "id bigint, l string"),
     ("lookup", lambda: read().select("id", "k").join(hw.flow("t").table.json("/t", "k string, n int"), "k"),
      "id bigint, k string, n int"),
+    ("lookup in a database", lambda: read().select("id", "k").join(
+        hw.flow("t").table.jdbc("jdbc:postgresql://h/d", "t", "k string, n int", refresh="1 minute"), "k", how="left"),
+     "id bigint, k string, n int"),
+    ("lookup in a Delta table", lambda: read().select("id", "k").join(
+        hw.flow("t").table.delta("/t", "k string, n int", version=4), "k"), "id bigint, k string, n int"),
+    ("backfill", backfilled, f"{SCHEMA}, location string"),
     ("map_batches", lambda: read().map_batches(lambda batches: batches, "a int"), "a int"),
     ("transform", lambda: read().transform(lambda df: df, "a int, b map<string,int>"),
      "a int, b map<string,int>"),
