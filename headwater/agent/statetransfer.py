@@ -16,6 +16,7 @@ from headwater.dataflow.sources import Source
 from headwater.disk.checkpoint import newest_batch
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import Layout
+from headwater.plan.content import reads
 from headwater.plan.model import Unit
 from headwater.plan.spec import UnitSpec
 from headwater.plan.state import kept_state
@@ -141,17 +142,21 @@ def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[
     places: list[InputPosition] = []
     at: dict[str, int] = {}
     sources = {o.id: o for o in spec.flow.operators if isinstance(o, Source)}
+    times = reads(spec.flow, spec.unit)
     for reading in transfer.readings:
         if (source := sources.get(reading.operator)) is not None:
+            # Once for each branch; and dead letters may be read apart in one of the units or in both.
+            again = [apart(f"_{n}") for n in range(2, times[source.id] + 2)]
             for name in names_of_source(spec, source).values():
-                # Dead letters may be a separate query in one of the units or in both.
                 for read in (name, name_of_replayed(name)):
-                    places += [InputPosition(name=read), InputPosition(name=read + apart("_2"), like=read)]
+                    places.append(InputPosition(name=read))
+                    places += [InputPosition(name=read + further, like=read) for further in again]
             continue
         wanted = [c.id for c in spec.inputs if c.operator == reading.operator]
         name = name_of_channels(spec, reading.operator)
         positions = place_of((found[d] for d in reading.source_units), found.values(), name, wanted)
-        places.append(InputPosition(name=name, positions=positions))
+        further = [f"{name}_{n}" for n in range(2, times[reading.operator] + 1)]
+        places += [InputPosition(name=read, positions=positions) for read in (name, *further)]
         at |= positions
     for channel in spec.inputs:
         log = units.channels.log(spec, channel)

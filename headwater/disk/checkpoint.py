@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import secrets
 import time
 from functools import lru_cache
@@ -24,6 +25,8 @@ from headwater.disk.durable import (
 AGAIN = "__"
 """In Spark's name of a source, separates the number of a further read."""
 
+_CHANNELS_AGAIN = re.compile(r"(c_\w+)_\d+")
+"""Spark's name of a further read of channels: that of the first one, and a number."""
 _NUMBER_FILE = "headwater.json"
 _REWRITTEN = (
     'write {"number": N} into it: N is the "lineage" in the newest file of the log of its output, '
@@ -153,9 +156,10 @@ def take_back(checkpoint: Path) -> bool:
 
 
 def reads_agree(checkpoint: Path) -> bool:
-    """Return whether a query that reads a source twice, for rows and for dead letters, has equal offsets in both.
+    """Return whether a query that reads an input more than once has equal offsets in all its reads.
 
-    Each read determines its end offset by itself, the second a moment later.
+    It reads a source once more for dead letters, and an input once for each of several branches that meet again. Each
+    read determines its end offset by itself, the second a moment later.
     """
     try:
         lines = (checkpoint / "offsets" / str(newest_batch(checkpoint / "commits"))).read_text().splitlines()
@@ -164,16 +168,20 @@ def reads_agree(checkpoint: Path) -> bool:
     at = dict(line.split(":", 1) for line in lines[2:])
     for name, position in at.items():
         first = name.rpartition(AGAIN)[0]
+        if not first and (channels := _CHANNELS_AGAIN.fullmatch(name)) is not None:
+            first = channels[1]
         if first in at and _files_read(checkpoint, name, position) != _files_read(checkpoint, first, at[first]):
             return False
     return True
 
 
 def _files_read(checkpoint: Path, name: str, position: str) -> object:
-    """Return the files that a source has read up to a position; the position itself for other sources."""
+    """Return the files that a source has read up to a position; the position itself for other inputs."""
     offset = json.loads(position) if position.startswith("{") else None
-    if not isinstance(offset, dict) or not isinstance(offset.get("logOffset"), int):
+    if not isinstance(offset, dict):
         return position
+    if not isinstance(offset.get("logOffset"), int):
+        return offset
     found = set()
     for file in needed_of(checkpoint / "sources" / name):
         entries = _entries(file, file.stat().st_mtime_ns)

@@ -355,7 +355,6 @@ class _Comparison:
         self._epochs[unit.id] = self._generation
 
     def _transferred(self, transfer: StateTransfer, action: Action, reason: str) -> UnitChange:
-        self._transfers.check_reads(transfer)
         self._found_transfers[transfer.unit] = transfer
         others = [d for d in transfer.source_units if d != transfer.unit]
         state: State = "transferred" if transfer.shares else "none"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from headwater.core.errors import DeploymentError
 from headwater.dataflow import stateful
 from headwater.dataflow.sources import BridgedSource
-from headwater.plan.content import own_sources, reads
+from headwater.plan.content import own_sources
 from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.onepass import below_of
 from headwater.plan.spread import keys_by
@@ -172,20 +172,6 @@ class TransferPlanner:
         said = [f"it takes over {', '.join(gained)}"] if gained else []
         said += [f"it leaves {', '.join(lost)} to others"] if lost else []
         return "; ".join(said)
-
-    def check_reads(self, transfer: StateTransfer) -> None:
-        """Refuse a unit that reads an input twice: each read has its own position in the checkpoint."""
-        unit = self._new.unit(transfer.unit)
-        for plan, one in [
-            (self._new, unit),
-            *((self._old, self._old.unit(d)) for d in transfer.source_units),
-        ]:
-            if twice := [id_ for id_, count in reads(plan.dataflow, one).items() if count > 1]:
-                raise _refused(
-                    unit,
-                    f"{one.id} reads {listed(twice)} more than once, for branches that meet again",
-                    hint="cut where the branches begin or end, not between",
-                )
 
     # ------------------------------------------------------------ state
 
