@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from headwater.core.errors import HeadwaterError, PlacementError, suggestion
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.operators import ToLocations
+from headwater.dataflow.operators import ToLocations, Watermark
 from headwater.dataflow.sources import Source
 from headwater.plan.build import build, in_layers
 from headwater.plan.deployment import Deployment, Edge, HostNames
@@ -169,6 +169,13 @@ def split(plan: DeploymentPlan, unit: str, after: str) -> Deployment:
             f"'{after}' is the last operator of {unit}: there is nothing after it to cut off",
             where=plan.dataflow[after].where,
             hint=f"split after one of {', '.join(i for i in operators if i != after)}",
+        )
+    marks = sorted(c for _, c in edges if isinstance(plan.dataflow[c], Watermark))
+    if len(marks) == len(edges):
+        raise PlacementError(
+            f"'{marks[0]}' only declares the event time of '{after}', and stays with it",
+            where=plan.dataflow[after].where,
+            hint=f"split after '{marks[0]}'",
         )
     return replace(plan.deployment, cuts=plan.deployment.cuts | edges)
 

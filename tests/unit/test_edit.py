@@ -114,6 +114,12 @@ def test_split_and_fused_again() -> None:
     assert diff(plan(), split).transfers and diff(split, plan()).transfers
 
 
+def test_a_watermark_stays_with_its_input() -> None:
+    with pytest.raises(PlacementError, match="split after 'watermark'"):
+        edit.split(plan(), "low@E1", "read")
+    assert edit.split(plan(), "low@E1", "watermark").cuts
+
+
 def whole(*, more: bool = False) -> DeploymentPlan:
     """Plan one unit with three stateful operators, and optionally another operator before the last of them."""
     builder = hw.flow("f", locations=["L1"])
