@@ -35,7 +35,8 @@ class Writer(habits.NameGuard, Generic[S]):
     """Sinks of a stream. Each returns the written stream, so ``.named("alarms")`` can name the sink."""
 
     stream: S
-    mode: Literal["append", "update"] = "append"
+    updates: bool = False
+    """Whether results are written as they change."""
 
     def output_mode(self, mode: Literal["append", "update"]) -> Writer[S]:
         """Choose when the results of ``group_by`` are written, as PySpark's ``outputMode``.
@@ -44,7 +45,7 @@ class Writer(habits.NameGuard, Generic[S]):
         ``delta`` with ``keys``, where the later result replaces the earlier one. The rows get the column
         ``headwater_rows``, the number of rows that a result was computed from.
         """
-        return Writer(self.stream, mode)
+        return replace(self, updates=mode == "update")
 
     outputMode = output_mode
 
@@ -315,13 +316,13 @@ class Writer(habits.NameGuard, Generic[S]):
         ``order_by``: the row with the greatest values of these columns is the newest of a key, in whatever order
         rows come; as a default the event time. Without both, the row that came last.
         """
-        if self.mode == "update" and order_by is not None:
+        if self.updates and order_by is not None:
             raise DataflowError(
                 "results that change are ordered by their number of rows",
                 where=self._place_of("postgres"),
                 hint="leave order_by out",
             )
-        newest = (ROWS,) if self.mode == "update" else None if order_by is None else tuple_of(order_by)
+        newest = (ROWS,) if self.updates else None if order_by is None else tuple_of(order_by)
         return self._sink(
             tablesinks.PostgresSink,
             url=url,
@@ -340,7 +341,7 @@ class Writer(habits.NameGuard, Generic[S]):
 
     def _sink(self, cls: type[sinks.Sink], **settings: Any) -> WrittenStream[S]:
         before = self.stream
-        if self.mode == "update":
+        if self.updates:
             if not settings.get("keys"):
                 raise DataflowError(
                     f"'{cls.kind}' adds rows, and early results would stay beside the final ones",

@@ -145,6 +145,8 @@ def call(owner: str, name: str, parameter: str, value: Any) -> Any:
             named[one_.name] = also[one_.name]
         elif one_.name == "other":
             named["other"] = target.select("machine", "ts" if name == "zip" else "ts AS at", "v AS w")
+        elif one_.name == "history":
+            named["history"] = target.builder.read.json("old/{location}", SCHEMA)
         elif one_.default is one_.empty:
             assert one_.name in GOOD, f"give GOOD a value for the argument {one_.name} of {owner}.{name}"
             named[one_.name] = GOOD[one_.name]
