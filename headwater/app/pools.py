@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -39,6 +39,9 @@ POOL = "commons"
 """The default pool."""
 TOKEN = "HEADWATER_OWNER_TOKEN"
 """The environment variable with an owner's token."""
+TURN_SECONDS = 600.0
+"""Seconds that a submission waits for the changes before it."""
+_LOOK = 0.2  # seconds between two tries
 ADMIN = "admin"
 """The owner who sets everybody's limits; before this owner has a token, anybody does."""
 
@@ -70,6 +73,27 @@ class PoolChange:
             )
             version = client.apply(client.propose(request), after=self.follows)
         return replace(self.result, version=version)
+
+
+def in_turn(
+    planned: Callable[[], PoolChange], *, patience: float = TURN_SECONDS, waits: Callable[[], None] = lambda: None
+) -> Joined:
+    """Plan a change of a pool and apply it, behind the change that is under way; raise Busy after ``patience`` seconds.
+
+    ``waits`` is called once, when there is another change to wait for.
+    """
+    deadline = time.monotonic() + patience
+    told = False
+    while True:
+        try:
+            return planned().apply()
+        except Busy:
+            if time.monotonic() >= deadline:
+                raise
+        if not told:
+            waits()
+            told = True
+        time.sleep(_LOOK)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,8 +84,8 @@ def submit(
     loading.check_trust(loaded, trust_code=trust_code)
     zones = Continuum.from_yaml(continuum)
     choice = former_output(append, overwrite)
-    planned = pools.plan_submission(loaded.dataflow, zones, owner, store, pool=pool, former_output=choice)
-    found = planned.apply()
+    planned = partial(pools.plan_submission, loaded.dataflow, zones, owner, store, pool=pool, former_output=choice)
+    found = pools.in_turn(planned, waits=_waits(as_json))
     if found.cores and not as_json:
         for how, cores in found.cores.items():
             say(f"{'->' if how == found.how else '  '} {how}: {cores:.2f} cores predicted")
@@ -102,7 +104,7 @@ def remove(
     """Remove a submitted dataflow, with the operators that no other one needs; the others keep running."""
     from headwater.app import pools
 
-    found = pools.plan_removal(name, owner, store).apply()
+    found = pools.in_turn(partial(pools.plan_removal, name, owner, store), waits=_waits(as_json))
     words = f"{name}: {len(found.new)} operators end, {len(found.reused)} run on for others"
     _told(found, words, store, wait=wait, as_json=as_json)
 
@@ -116,8 +118,12 @@ def defragment(
     """Merge the units that submissions and removals have split: fewer queries, all state kept."""
     from headwater.app import pools
 
-    found = pools.plan_defragmentation(pool, store).apply()
+    found = pools.in_turn(partial(pools.plan_defragmentation, pool, store), waits=_waits(as_json))
     _told(found, f"{pool} is defragmented", store, wait=wait, as_json=as_json)
+
+
+def _waits(as_json: bool) -> Callable[[], None]:
+    return lambda: None if as_json else say("another change of the pool is under way: this one waits for its end")
 
 
 def _told(found: Joined, words: str, store: str | None, *, wait: bool, as_json: bool) -> None:

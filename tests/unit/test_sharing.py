@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from headwater.continuum.model import Continuum
 from headwater.control import tables
 from headwater.control.sharing import OwnerLimits
 from headwater.control.store import Store
-from headwater.core.errors import DataflowError, DeploymentError, Unavailable
+from headwater.core.errors import Busy, DataflowError, DeploymentError, Unavailable
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.profile import Profile
@@ -81,6 +82,20 @@ def test_a_pool_is_kept_in_the_store(store: Store) -> None:
     (pool,) = pools.pools(store.where)
     assert pool.submissions == ()
     assert set(submit(store, "one").new).isdisjoint(first.new), "no name is used again"
+
+
+def test_a_submission_waits_for_the_change_before_it(store: Store) -> None:
+    submit(store, "one")
+    told: list[str] = []
+
+    def waits() -> None:
+        told.append("waits")
+        end(store)
+
+    second = pools.in_turn(partial(pools.plan_submission, flow("two"), TWO, "b", store.where), waits=waits)
+    assert (second.version, told) == (2, ["waits"]) and len(second.reused) == 2
+    with pytest.raises(Busy):
+        pools.in_turn(partial(pools.plan_removal, "one", "a", store.where), patience=0)
 
 
 def test_rows_of_two_dataflows_are_mixed_only_where_that_is_asked_for(store: Store) -> None:
