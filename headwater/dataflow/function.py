@@ -11,6 +11,7 @@ import base64
 import dis
 import functools
 import hashlib
+import importlib.util
 import inspect
 import linecache
 import pickle
@@ -138,8 +139,11 @@ def _parts(value: Any, *, seen: set[int]) -> Iterator[str]:
                 yield from _parts(value.__globals__[name], seen=seen)
     elif isinstance(value, types.ModuleType):
         yield f"module {value.__name__}"
-        if _is_users(value) and value.__file__:
-            yield hashlib.sha256("".join(linecache.getlines(value.__file__)).encode()).hexdigest()
+        if _is_users(value):
+            yield _source_hash(value)
+            for module in _imported_by(value):
+                yield f"module {module.__name__}"
+                yield _source_hash(module)
     elif isinstance(value, types.MethodType):
         yield from _parts(value.__func__, seen=seen)
         yield from _parts(value.__self__, seen=seen)
@@ -184,6 +188,53 @@ def _parts(value: Any, *, seen: set[int]) -> Iterator[str]:
             yield hashlib.sha256(cloudpickle.dumps(value)).hexdigest()
         except Exception:
             yield "opaque"
+
+
+def _source_hash(module: types.ModuleType) -> str:
+    return hashlib.sha256(_source(module).encode()).hexdigest()
+
+
+def _source(module: types.ModuleType) -> str:
+    linecache.checkcache(module.__file__)
+    return "".join(linecache.getlines(module.__file__ or ""))
+
+
+def _imported_by(module: types.ModuleType) -> list[types.ModuleType]:
+    """Return the user's modules that a module imports, and those that they import, by name."""
+    found: dict[str, types.ModuleType] = {}
+    todo = [module]
+    while todo:
+        one = todo.pop()
+        for name in _imports(one):
+            other = sys.modules.get(name)
+            if other is not None and other is not module and name not in found and _is_users(other):
+                found[name] = other
+                todo.append(other)
+    return [found[name] for name in sorted(found)]
+
+
+def _imports(module: types.ModuleType) -> Iterator[str]:
+    """Yield the names of modules that a module imports, or may import; and the loaded ones inside a package."""
+    if hasattr(module, "__path__"):
+        yield from [name for name in list(sys.modules) if name.startswith(f"{module.__name__}.")]
+    try:
+        tree = ast.parse(_source(module))
+    except SyntaxError:
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                parts = alias.name.split(".")
+                yield from (".".join(parts[: n + 1]) for n in range(len(parts)))
+        elif isinstance(node, ast.ImportFrom):
+            name = "." * node.level + (node.module or "")
+            try:
+                base = importlib.util.resolve_name(name, module.__package__ or None)
+            except ImportError:  # a relative import outside a package
+                continue
+            parts = base.split(".")
+            yield from (".".join(parts[: n + 1]) for n in range(len(parts)))
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def _members(name: str, member: Any) -> list[Any]:

@@ -146,6 +146,43 @@ def test_what_changes_a_fingerprint(load: Callable[[str], Any], old: str, new: s
     assert [name for name in NAMES if before[name] != after[name]] == changed
 
 
+PROJECT = {
+    "flow_file": "import rules\nfrom rules import near\n\n\ndef far(x):\n    return rules.check(x)\n",
+    "rules": "import limits.small\nfrom limits import K\n\n\ndef check(x):\n    return x > K\n\n\n"
+    "def near(x):\n    return x > limits.small.LEAST\n",
+    "limits/__init__": "from .large import K\n",
+    "limits/large": "K = 1\n",
+    "limits/small": "LEAST = 1\n",
+}
+
+
+@pytest.mark.parametrize(("file", "changes"), [("limits/large", {"far"}), ("limits/small", {"far", "near"})])
+def test_what_an_imported_module_imports_changes_a_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, changes: set[str]
+) -> None:
+    def load(number: int, edit: Callable[[str], str]) -> dict[str, str]:
+        place = tmp_path / str(number)
+        for name, text in PROJECT.items():
+            path = place / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(edit(text) if name == file else text)
+        for name in ("flow_file", "rules", "limits", "limits.large", "limits.small"):
+            sys.modules.pop(name, None)
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(str(place))
+            module = importlib.import_module("flow_file")
+            return {name: fingerprint(getattr(module, name)) for name in ("far", "near")}
+
+    try:
+        before, same = load(0, lambda text: text), load(1, lambda text: text)
+        after = load(2, lambda text: text.replace("1", "99"))
+    finally:
+        for name in ("flow_file", "rules", "limits", "limits.large", "limits.small"):
+            sys.modules.pop(name, None)
+    assert before == same
+    assert {name for name in before if before[name] != after[name]} >= changes
+
+
 def test_functions_on_one_line_differ(load: Callable[[str], Any]) -> None:
     module = load(
         "a, b = lambda x: x + 1, lambda x: x + 2\n"
