@@ -6,6 +6,7 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import headwater as hw
@@ -14,6 +15,8 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
 from headwater.reuse.pool import Pool
 from headwater.spark.endpoint import LocalEndpoint
+from headwater.sql.conditions import implied, parts_of
+from headwater.sql.schema import Schema
 from headwater.testing import batch_result, compare
 
 ONE = Continuum.from_text("""
@@ -28,6 +31,45 @@ VALUES = {
     "n": [None, *range(-3, 4)],
     "s": [None, "", "a", "A", "b", "a'b"],
 }
+
+
+EDGES = {
+    "b": "bigint", "n": "int", "t": "smallint", "f": "float", "v": "double", "d": "decimal(5,2)", "w": "decimal(38,18)",
+}  # fmt: skip
+NUMBERS = [
+    "0", "1", "-1", "2", "1.5", "0.1", "16777216", "16777217", "16777218", "9007199254740991", "9007199254740992",
+    "9007199254740993", "9223372036854775807", "1.05", "1.049999999999999999", "0.100000001490116119",
+]  # fmt: skip
+LITERALS = [
+    *NUMBERS, *(f"{n}D" for n in NUMBERS),
+    "0.1F", "1F", "16777216F", "16777217F", "16777218F", "1.05F", "9007199254740993F",
+]  # fmt: skip
+
+
+def test_a_condition_follows_as_spark_compares(endpoint: LocalEndpoint) -> None:
+    """Each comparison of edge values holds in all rows of those that imply it, in each type of number."""
+    spark = endpoint.session()
+    casts = ", ".join(f"try_cast(x AS {type_}) AS {name}" for name, type_ in EDGES.items())
+    drawn = random.Random(17)
+    values = ", ".join(f"('{n}')" for n in [*NUMBERS, "NaN", "Infinity", "-Infinity", "-0.0", "1e300"])
+    near = "SELECT x FROM VALUES " + values + " AS t(x) UNION ALL SELECT CAST(CAST(x AS float) AS string) FROM VALUES "
+    rows = spark.sql(f"SELECT {casts} FROM ({near}{values} AS u(x))")
+    schema = Schema.parse(", ".join(f"{name} {type_}" for name, type_ in EDGES.items()))
+    signs = ["<", "<=", ">", ">=", "=", "!="]
+    for name in EDGES:
+        conditions = [f"{name} {sign} {literal}" for sign in signs for literal in LITERALS]
+        conditions += [f"{name} IN ({', '.join(drawn.sample(LITERALS, 3))})" for _ in range(40)]
+        wanted = [f"coalesce({text}, false) AS c{n}" for n, text in enumerate(conditions)]
+        found = rows.selectExpr(*wanted).toArrow()
+        held = [np.array(found.column(n)) for n in range(len(conditions))]
+        parts = [parts_of(text, schema) for text in conditions]
+        follows = 0
+        for one in range(len(conditions)):
+            for other in range(len(conditions)):
+                if one != other and all(implied(part, parts[one]) for part in parts[other]):
+                    follows += 1
+                    assert not np.any(held[one] & ~held[other]), f"{conditions[one]} implies {conditions[other]}"
+        assert follows > 1000
 
 
 def condition(drawn: random.Random, numbers: list[str], words: list[str]) -> str:

@@ -28,7 +28,7 @@ from headwater.sql.conditions import canonical, implied, parts_of
 from headwater.sql.schema import Schema
 
 SCHEMA = "id int, ts timestamp, k string, v double, n int"
-TYPES = Schema.parse("v double, n int, s string, d decimal(5,2)")
+TYPES = Schema.parse("v double, n int, s string, d decimal(5,2), b bigint, f float, w decimal(38,18)")
 TWO = Continuum.from_text("""
 name: two
 layers: [edge, cloud]
@@ -63,6 +63,8 @@ def test_the_order_of_and_says_nothing() -> None:
         ("v > 10", "v > 5"), ("v > 10", "v >= 10"), ("n BETWEEN 3 AND 4", "n >= 3"), ("n IN (3, 4)", "n > 2"),
         ("n = 3", "n IN (3, 5)"), ("s = 'a'", "s IS NOT NULL"), ("d > 1.05", "d > 1"), ("n > 3", "n != 3"),
         ("n != 3", "n <> 3"), ("v < 1 AND n = 2", "n < 5 AND v < 2"), ("upper(s) = 'A'", "upper(s) >= 'A'"),
+        ("b > 9007199254740993", "b >= 9007199254740992D"), ("b IN (1, 2)", "b < 3D"), ("n > 5", "n > 4.5D"),
+        ("f > 0.5F", "f > 0.25"), ("d >= 1.05", "d > 1D"), ("b >= 2D", "b > 1D"), ("f > 16777216", "f > 3"),
     ],
 )  # fmt: skip
 def test_one_condition_follows_from_another(one: str, other: str) -> None:
@@ -75,6 +77,9 @@ def test_one_condition_follows_from_another(one: str, other: str) -> None:
         ("v > 5", "v > 10"), ("v >= 5", "v > 5"), ("v > 5 OR n = 1", "v > 4"), ("n > '3'", "n > '2'"),
         ("n >= 3", "n != 3"), ("v > 5", "n > 5"), ("v IS NOT NULL", "v > 1"), ("n IN (1, 9)", "n > 2"),
         ("n NOT IN (1)", "n IN (1, 2)"), ("abs(v) > 5", "v > 5"), ("n = 3 OR n IS NULL", "n IS NOT NULL"),
+        ("b >= 9007199254740993", "b > 9007199254740992D"), ("b > 9007199254740992D", "b > 9007199254740991"),
+        ("b != 9007199254740993", "b != 9007199254740992D"), ("f > 0.1D", "f > 0.1F"), ("f > 0.1", "f > 0.1F"),
+        ("w > 1.00000000000000000000000002", "w > 1.00000000000000000000000001"), ("b > 16777217F", "b > 16777216"),
     ],
 )  # fmt: skip
 def test_what_does_not_follow(one: str, other: str) -> None:
