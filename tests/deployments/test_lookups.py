@@ -48,13 +48,10 @@ def joined(path: str, table: Path, **more: Any) -> DataflowBuilder:
     return builder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("decision", "embedded"),
-    [
-        ("unit per layer", True),
-        pytest.param("unit per operator", False, marks=pytest.mark.long),
-        pytest.param("one unit", False, marks=pytest.mark.long),
-    ],
+    [("unit per layer", True), ("unit per operator", False), ("one unit", False)],
 )
 def test_equals_one_batch_run(decision: str, embedded: bool, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     write_table(tmp_path / "machines.json")
