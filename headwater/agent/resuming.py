@@ -7,7 +7,6 @@ out. In the same way entries may be deleted that the query has not read. Such a 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,8 @@ _HINT = (
     "backup; to begin again without the state, give `headwater run` --fresh and other or empty sinks, or stop the "
     "deployment and apply it under another name"
 )
-_STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_FORMATS = ("v1", "v2")
+"""Versions of Spark's log of commits: in batches, and in real-time mode."""
 _SHOWN = 3  # damaged files in a message
 
 
@@ -54,32 +54,26 @@ def resume(
 def set_state_format(spec: UnitSpec, checkpoint: Path) -> None:
     """Let a stopped query go on in the mode of its spec: real-time mode has another format of state than batches.
 
-    Without state the format is a setting in the checkpoint; raise DeploymentError for state in the other format.
+    Without state the format is a mark in the checkpoint; raise DeploymentError for state in the other format.
     """
-    batch = newest_batch(checkpoint / "offsets")
-    if batch < 0:
+    commits, newest = checkpoint / "commits", newest_batch(checkpoint / "commits")
+    if newest < 0:
         return
-    file = checkpoint / "offsets" / str(batch)
-    version, header, *offsets = file.read_text(encoding="utf-8").split("\n")
-    known = json.loads(header)
-    is_real_time = real_time_sink(spec.flow, spec.unit.operators) is not None
-    if (known["conf"].get(_STATE_FORMAT, "1") == "2") == is_real_time:
-        return
-    if is_stateful(spec.flow, spec.unit):
-        raise DeploymentError(
-            "its state cannot change between real-time mode and batches",
-            where=f"unit {spec.id}",
-            hint="apply it under another name, or reset its state: --reset-state",
-        )
-    wanted = "2" if is_real_time else "1"
-    # The commits first: the entry of the offsets, which this looks at, is the last step.
-    for number in range(max(0, batch - 1), batch + 1):  # Spark reads the last two
-        commit = checkpoint / "commits" / str(number)
-        if commit.exists():
-            _, _, content = commit.read_text(encoding="utf-8").partition("\n")
-            _rewrite(commit, f"v{wanted}\n{content}")
-    known["conf"][_STATE_FORMAT] = wanted
-    _rewrite(file, "\n".join([version, json.dumps(known, separators=(",", ":")), *offsets]))
+    wanted = _FORMATS[real_time_sink(spec.flow, spec.unit.operators) is not None]
+    for number in range(max(0, newest - 1), newest + 1):  # Spark reads the last two; the newest, which decides, is last
+        file = commits / str(number)
+        if not file.exists():
+            continue
+        found, _, content = file.read_text(encoding="utf-8").partition("\n")
+        if found == wanted:
+            continue
+        if is_stateful(spec.flow, spec.unit):
+            raise DeploymentError(
+                "its state cannot change between real-time mode and batches",
+                where=f"unit {spec.id}",
+                hint="apply it under another name, or reset its state: --reset-state",
+            )
+        _rewrite(file, f"{wanted}\n{content}")
 
 
 def _rewrite(file: Path, text: str) -> None:

@@ -58,6 +58,7 @@ RESERVED: Mapping[str, str] = {
             "spark.sql.streaming.offsetLog.formatVersion",
             "spark.sql.streaming.pollingDelay",
             "spark.sql.streaming.queryEvolution.enableSourceEvolution",
+            "spark.sql.streaming.stateStore.checkpointFormatVersion",
             "spark.sql.streaming.stateStore.providerClass",
             "spark.sql.variable.substitute",
         ),

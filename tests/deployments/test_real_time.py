@@ -146,10 +146,14 @@ def test_the_last_row_of_each_key_is_the_result_of_an_aggregate(
         given.send_all(made[:30])
         until(lambda: unit_of(run) and len(written(out)) > 3, "rows of open windows")
         run.settle()
-        wide.kill()
-        wide.restart()
-        given.send_all(made[30:])
-        run = running(flow, tmp_path / "run", wide)
+    except BaseException:
+        run.stop()
+        raise
+    wide.kill()  # and with it the run
+    wide.restart()
+    given.send_all(made[30:])
+    run = running(flow, tmp_path / "run", wide)
+    try:
         run.drain()
     finally:
         run.stop()
