@@ -476,7 +476,7 @@ class Controller:
         waited = executor.tried_for(step)
         if not attempt.done and change.phase == "checking" and waited > self._patience:
             raise Unavailable(
-                f"{attempt.note}, for {waited:.0f} s now",
+                f"{attempt.note or f'{step.node} has not finished'}, for {waited:.0f} s now",
                 where=step.node,
                 hint="apply again when the node can be reached",
             )
