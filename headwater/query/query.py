@@ -95,7 +95,7 @@ class Running:
     slots: int = 0
     """Task slots that it holds in real-time mode."""
     latency: Latency | None = None
-    """Age of the records of the newest batch in real-time mode as they were read."""
+    """Age of the records of the newest batch with records in real-time mode, as they were read."""
     _scanned: int = 0
     _looked: float = 0.0
     _looking: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -181,7 +181,7 @@ class Running:
         # In real-time mode a batch lasts that long whatever it has to do.
         took = max(0.0, float(progress["durationMs"].get("triggerExecution", 0)) - self.real_time * 1000)
         if self.real_time:
-            self.latency = latency_of(progress.get("observedMetrics") or {}, self.real_time)
+            self.latency = latency_of(progress.get("observedMetrics") or {}, self.real_time) or self.latency
         begun = _epoch(progress["timestamp"])
         self.batches.append(Batch(batch, begun, took / 1000, rows))
         self.busy_s += took / 1000
