@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from headwater.app.local import LocalRun
     from headwater.spark.endpoint import LocalEndpoint
 
-_MOST_STATE_PARTS = 4  # partitions of state of a query
 _LITTLE = 32 * 2**20  # bytes of input of a short run
 _SENSOR_BYTES = 64  # of a row of a generator
 WhenFull = Literal["block", "drop_oldest", "drop_newest", "fail"]
@@ -229,6 +228,7 @@ def _real_time_slots(plan: DeploymentPlan) -> int:
     """Return at most how many task slots the units in real-time mode need."""
     from headwater.connectors.realtime import partitions_read
     from headwater.connectors.sources import can_be_malformed
+    from headwater.spark.endpoint import MOST_PARTITIONS
 
     found = 0
     for unit in plan.units:
@@ -240,7 +240,7 @@ def _real_time_slots(plan: DeploymentPlan) -> int:
                 # Malformed records may be read apart from the others.
                 often = times[source.id] + can_be_malformed(source)
                 found += often * partitions_read((source, location) for location in places[source.id])
-        found += _MOST_STATE_PARTS * is_stateful(plan.dataflow, unit)
+        found += MOST_PARTITIONS * is_stateful(plan.dataflow, unit)
     return found
 
 

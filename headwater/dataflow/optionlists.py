@@ -175,22 +175,10 @@ TOPIC_OPTIONS: Final = (
 )
 """Options of Spark's Kafka source."""
 
-CONSUMER_OPTIONS: Final = (
-    "check.crcs",
+_JAVA_CLIENT = (
     "client.dns.lookup",
     "client.id",
-    "client.rack",
     "connections.max.idle.ms",
-    "default.api.timeout.ms",
-    "exclude.internal.topics",
-    "fetch.max.bytes",
-    "fetch.max.wait.ms",
-    "fetch.min.bytes",
-    "heartbeat.interval.ms",
-    "isolation.level",
-    "max.partition.fetch.bytes",
-    "max.poll.interval.ms",
-    "max.poll.records",
     "metadata.max.age.ms",
     "receive.buffer.bytes",
     "reconnect.backoff.max.ms",
@@ -201,43 +189,51 @@ CONSUMER_OPTIONS: Final = (
     "sasl.mechanism",
     "security.protocol",
     "send.buffer.bytes",
-    "session.timeout.ms",
-    "socket.connection.setup.timeout.max.ms",
-    "socket.connection.setup.timeout.ms",
     "ssl.ca.location",
     "ssl.cipher.suites",
     "ssl.enabled.protocols",
     "ssl.endpoint.identification.algorithm",
     "ssl.protocol",
 )
+"""Settings of both of Kafka's clients in Java, and `ssl.ca.location`: a PEM file, which a zone must let it read."""
+
+CONSUMER_OPTIONS: Final = tuple(
+    sorted(
+        [
+            *_JAVA_CLIENT,
+            "check.crcs",
+            "client.rack",
+            "default.api.timeout.ms",
+            "exclude.internal.topics",
+            "fetch.max.bytes",
+            "fetch.max.wait.ms",
+            "fetch.min.bytes",
+            "heartbeat.interval.ms",
+            "isolation.level",
+            "max.partition.fetch.bytes",
+            "max.poll.interval.ms",
+            "max.poll.records",
+            "session.timeout.ms",
+            "socket.connection.setup.timeout.max.ms",
+            "socket.connection.setup.timeout.ms",
+        ]
+    )
+)
 """Settings of Kafka's consumer, and `ssl.ca.location`: a PEM file, which a zone must let the dataflow read."""
 
-PRODUCER_OPTIONS: Final = (
-    "batch.size",
-    "buffer.memory",
-    "client.dns.lookup",
-    "client.id",
-    "compression.type",
-    "connections.max.idle.ms",
-    "delivery.timeout.ms",
-    "linger.ms",
-    "max.block.ms",
-    "max.request.size",
-    "metadata.max.age.ms",
-    "receive.buffer.bytes",
-    "reconnect.backoff.max.ms",
-    "reconnect.backoff.ms",
-    "request.timeout.ms",
-    "retry.backoff.max.ms",
-    "retry.backoff.ms",
-    "sasl.mechanism",
-    "security.protocol",
-    "send.buffer.bytes",
-    "ssl.ca.location",
-    "ssl.cipher.suites",
-    "ssl.enabled.protocols",
-    "ssl.endpoint.identification.algorithm",
-    "ssl.protocol",
+PRODUCER_OPTIONS: Final = tuple(
+    sorted(
+        [
+            *_JAVA_CLIENT,
+            "batch.size",
+            "buffer.memory",
+            "compression.type",
+            "delivery.timeout.ms",
+            "linger.ms",
+            "max.block.ms",
+            "max.request.size",
+        ]
+    )
 )
 """Settings of Kafka's producer, by which real-time mode writes, and `ssl.ca.location` as of a source."""
 

@@ -456,7 +456,7 @@ class UnitCompiler:
         frame = self._fan_out()
         for source in texts:
             for location, raw in self._raw_sources(source):
-                dead = self._rejected(self._dead(source, location, raw), source, location)
+                dead = self._rejected(self._dead(source, location, raw), source, location, tag_column(len(outputs)))
                 frame = frame.unionByName(dead, allowMissingColumns=True)
         return frame, sink_writers
 
@@ -467,9 +467,7 @@ class UnitCompiler:
         way = self._past()
         if way is not None:
             routed = self._passed_around(texts[0], way)
-            for place in dict.fromkeys(r.location for r in self._counting.reads):
-                routed = self._rejected(routed, texts[0], str(place), quoted(DEAD))
-            return to_topics(routed, sink, schema)
+            return to_topics(self._rejected_everywhere(routed, texts[0], quoted(DEAD)), sink, schema)
         frame = to_topics(self._frame(sink.inputs[0]), sink, schema)
         for source in texts:
             for location, raw in self._raw_sources(source):
@@ -502,13 +500,17 @@ class UnitCompiler:
         self._counting.observed.append(scan)
         return self._count(frame, rows_of(scan), condition)
 
-    def _rejected(
-        self, frame: DataFrame, source: sources.Source, location: str, letter: str | None = None
-    ) -> DataFrame:
+    def _rejected(self, frame: DataFrame, source: sources.Source, location: str, letter: str) -> DataFrame:
         """Make the query count the malformed records of a source at a location; ``letter``: their column."""
         self._counting.rejects.append((source.id, location))
-        condition = f"{letter or tag_column(len(self._unit.outputs))}.location = {quote_string(location)}"
+        condition = f"{letter}.location = {quote_string(location)}"
         return self._count(frame, rejects_of(source.id, location), condition)
+
+    def _rejected_everywhere(self, frame: DataFrame, source: sources.Source, letter: str) -> DataFrame:
+        """Make the query count the malformed records of a source at each location that it has read."""
+        for place in dict.fromkeys(r.location for r in self._counting.reads if r.operator == source.id):
+            frame = self._rejected(frame, source, str(place), letter)
+        return frame
 
     def _past(self) -> list[ops.Operator] | None:
         """Return the operators from a single text source to the root, if malformed records can be passed around all."""
@@ -525,9 +527,7 @@ class UnitCompiler:
         routed = tagged(self._flow, self._served, outputs, frame, self._counted, corrupt=True)
         if len(outputs) > 1:
             routed = self._tags_counted(routed)
-        for place in dict.fromkeys(r.location for r in self._counting.reads if r.operator == source.id):
-            routed = self._rejected(routed, source, str(place))
-        return routed
+        return self._rejected_everywhere(routed, source, tag_column(len(outputs)))
 
     def _passed_around(self, source: sources.Source, way: list[ops.Operator]) -> DataFrame:
         """Pass malformed records of a single text source around the operators of a way."""

@@ -79,6 +79,8 @@ STREAMING_CONF: Mapping[str, str] = {
     "spark.sql.variable.substitute": "false",
 }
 
+MOST_PARTITIONS = 4
+"""Partitions of a query's state, at most."""
 PARALLELISM = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
 """Settings that keep queries in as many parts as there are cores, where Spark has more task slots."""
 
@@ -252,14 +254,14 @@ class LocalEndpoint:
         address = "127.0.0.1" if master is None else address_towards(master)
         token, session = token_urlsafe(24), str(uuid.uuid4())
         home = spark_home(directory, java, Path(pyspark.__file__).parent, lean=small)
-        wide = (extra_conf or {}).get(MASTER)
-        slots = None if master is not None else cores if wide is None else slots_of(wide)
+        local = (extra_conf or {}).get(MASTER)
+        slots = None if master is not None else cores if local is None else slots_of(local)
         conf = {
             **SERVER_CONF,
             **STREAMING_CONF,
             "spark.driver.host": address,
             "spark.driver.bindAddress": address,
-            "spark.sql.shuffle.partitions": str(min(cores, 4)),
+            "spark.sql.shuffle.partitions": str(min(cores, MOST_PARTITIONS)),
             "spark.connect.grpc.binding.port": str(port),
             "spark.connect.authenticate.token": token,
             "spark.local.dir": str(directory / "scratch"),
@@ -268,11 +270,11 @@ class LocalEndpoint:
             **(SMALL_CONF if small else {}),
             **reserved_memory(memory_mb),
             **({"spark.jars.packages": ",".join(packages)} if packages else {}),
-            **({} if wide is None else dict.fromkeys(PARALLELISM, str(cores))),
+            **({} if local is None else dict.fromkeys(PARALLELISM, str(cores))),
             **{key: value for key, value in (extra_conf or {}).items() if key != MASTER},
             **({**LOCAL_AUTH, **FILES_CONF, SOCKETS_CONF: str(make_sockets(directory))} if master is None else {}),
         }
-        arguments = [str(home.path / "bin" / "spark-submit"), "--master", master or wide or f"local[{cores}]"]
+        arguments = [str(home.path / "bin" / "spark-submit"), "--master", master or local or f"local[{cores}]"]
         arguments += ["--driver-memory", f"{memory_mb}m"]
         arguments += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         # It is on the command line to recognize the process; further settings may be secrets, which `ps` would show.
