@@ -9,7 +9,7 @@ import random
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,22 +77,30 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint
         started.stop()
 
 
-@pytest.fixture(scope="session")
-def kafka_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
-    """Yield a Spark with its Kafka connector, which it fetches from Maven; skip where it cannot."""
-    from headwater.connectors.packages import KAFKA
+@contextlib.contextmanager
+def endpoint_with(packages: Sequence[str], directory: Path, **options: Any) -> Iterator[LocalEndpoint]:
+    """Run a Spark with packages, which it fetches from Maven; skip where it cannot."""
     from headwater.core.errors import Unavailable
 
     try:
-        started = start_endpoint(tmp_path_factory.mktemp("kafka-spark"), memory_mb=1024, packages=[KAFKA])
+        started = start_endpoint(directory, packages=packages, **options)
     except Unavailable as error:
         if os.environ.get("HEADWATER_NO_SKIP"):
             raise
-        pytest.skip(f"no connector: {error}")
+        pytest.skip(f"no {', '.join(packages)}: {error}")
     try:
         yield started
     finally:
         started.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
+    """Yield a Spark with its Kafka connector."""
+    from headwater.connectors.packages import KAFKA
+
+    with endpoint_with([KAFKA], tmp_path_factory.mktemp("kafka-spark"), memory_mb=1024) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

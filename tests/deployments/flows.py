@@ -7,8 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import headwater as hw
+from headwater.continuum.model import Continuum
 from headwater.dataflow.builder import DataflowBuilder
+from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
+from headwater.plan.build import build, in_layers, marked_layers
+from headwater.plan.deployment import Edge
+from headwater.plan.model import DeploymentPlan
 
 CONTINUUM = """
 name: test
@@ -21,6 +26,15 @@ zones:
   E2: {layer: edge, parent: S1, locations: [L2]}
   E4: {layer: edge, parent: S2, locations: [L4]}
 """
+
+
+def lifted(flow: Dataflow, continuum: Continuum, first: str, *cuts: Edge) -> DeploymentPlan:
+    """Plan a dataflow of which the cloud runs the operators from one on, with further cuts."""
+    above = flow.order[flow.order.index(first) :]
+    layers = {**marked_layers(flow, continuum), **dict.fromkeys(above, "cloud")}
+    return build(flow, continuum, in_layers(flow, continuum, layers, cuts=frozenset(cuts)))
+
+
 LOCATIONS = ("L1", "L2", "L4")
 SCHEMA = "id bigint, ts timestamp, k string, v double, tags array<string>"
 BEGIN = 1_700_000_000

@@ -9,20 +9,17 @@ import pytest
 
 import headwater as hw
 from headwater.app import deployments
-from headwater.continuum.model import Continuum
-from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.deployment import Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.controllers import Controller, apply, running
-from tests.deployments.flows import SCHEMA, rows
+from tests.deployments.flows import SCHEMA, lifted, rows
 from tests.deployments.test_handover import CONTINUUM, NAME, malformed, wait_until_read, written
 
 
 def planned(path: str, out: str, first_in_cloud: str, *cuts: Edge) -> DeploymentPlan:
     """Plan a stream that is joined with itself, and windows; the cloud runs the operators from one on."""
-    continuum = Continuum.from_text(CONTINUUM) if isinstance(CONTINUUM, str) else CONTINUUM
     builder = hw.flow(NAME, locations=["L1"])
     read = builder.read.json(path, SCHEMA, location_as="location").named("read")
     clean = read.with_watermark("ts", "10 seconds").where("v IS NOT NULL").named("clean")
@@ -31,10 +28,7 @@ def planned(path: str, out: str, first_in_cloud: str, *cuts: Edge) -> Deployment
     pairs = high.join(calm, ["location", "k"], between=("-20 seconds", "5 seconds")).named("pairs")
     counted = pairs.group_by(hw.window("ts", "10 seconds"), "k").agg(n="count(*)", calm="sum(calm)").named("counted")
     counted.select("window.start AS begin", "k", "n", "calm").write.parquet(out).named("out")
-    flow = builder.build()
-    above = flow.order[flow.order.index(first_in_cloud) :]
-    layers = {**marked_layers(flow, continuum), **dict.fromkeys(above, "cloud")}
-    return build(flow, continuum, in_layers(flow, continuum, layers, cuts=frozenset(cuts)))
+    return lifted(builder.build(), CONTINUUM, first_in_cloud, *cuts)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.controllers import Controller, apply, running
-from tests.deployments.flows import SCHEMA, rows
+from tests.deployments.flows import SCHEMA, lifted, rows
 from tests.patience import PATIENCE
 
 CONTINUUM = Continuum.from_text("""
@@ -60,11 +60,7 @@ def planned(
     counted = windows.agg(n="count(*)", most="max(most)", levels="count(DISTINCT most)").named("counted")
     listed = counted.select("window.start AS begin", "location", "k", "n", "most", "levels").named("list")
     listed.write.parquet(out).named("out")
-    flow = builder.build()
-    layers = dict(marked_layers(flow, CONTINUUM))
-    above = flow.order[flow.order.index(first_in_cloud) :]
-    wanted = in_layers(flow, CONTINUUM, {**layers, **dict.fromkeys(above, "cloud")}, cuts=frozenset(cuts))
-    return build(flow, CONTINUUM, wanted)
+    return lifted(builder.build(), CONTINUUM, first_in_cloud, *cuts)
 
 
 def _most(state: float | None, row: dict[str, Any]) -> tuple[float, dict[str, Any]]:

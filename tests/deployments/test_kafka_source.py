@@ -22,7 +22,7 @@ from headwater.continuum.model import Continuum
 from headwater.core.metrics import Progress
 from headwater.dataflow.graph import Dataflow
 from headwater.disk.settings import ChannelSettings, UnitSettings
-from headwater.plan.build import annotated, build, in_layers, marked_layers
+from headwater.plan.build import annotated, build
 from headwater.plan.deployment import Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.broker import LocalBroker
@@ -30,7 +30,7 @@ from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import KILL, STOP, batch_result, check_equivalent, compare
 from tests.conftest import running_broker
 from tests.deployments.controllers import Controller, apply, running
-from tests.deployments.flows import SCHEMA, rows
+from tests.deployments.flows import SCHEMA, lifted, rows
 from tests.deployments.test_broker_restart import restarted
 from tests.deployments.test_handover import NAME, _most, wait_until_read, written
 from tests.faults import until
@@ -181,11 +181,7 @@ def planned(topic: Topic, out: str, first_in_cloud: str, *cuts: Edge) -> Deploym
     by_time = rising.group_by(hw.window("ts", "10 seconds"), "location", "k")
     counted = by_time.agg(n="count(*)", most="max(most)", levels="count(DISTINCT most)").named("counted")
     counted.select("window.start AS begin", "k", "n", "most", "levels").write.parquet(out).named("out")
-    flow = builder.build()
-    layers = dict(marked_layers(flow, WITH_CONNECTOR))
-    above = flow.order[flow.order.index(first_in_cloud) :]
-    wanted = in_layers(flow, WITH_CONNECTOR, {**layers, **dict.fromkeys(above, "cloud")}, cuts=frozenset(cuts))
-    return build(flow, WITH_CONNECTOR, wanted)
+    return lifted(builder.build(), WITH_CONNECTOR, first_in_cloud, *cuts)
 
 
 @pytest.fixture

@@ -10,14 +10,13 @@ import pytest
 
 import headwater as hw
 from headwater.app import deployments
-from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.deployment import Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from headwater.testing.readback import rows_in
 from tests.deployments.controllers import Controller, apply, running
-from tests.deployments.flows import SCHEMA, rows
+from tests.deployments.flows import SCHEMA, lifted, rows
 from tests.deployments.test_handover import CONTINUUM, NAME, wait_until_read
 
 pytest.importorskip("deltalake")
@@ -33,10 +32,7 @@ def planned(place: Path, source: str, first_in_cloud: str, *cuts: Edge) -> Deplo
     counted = known.group_by(hw.window("ts", "20 seconds"), "k").agg(n="count(*)", most="max(v * factor)")
     shown = counted.named("counted").select("window.start AS begin", "k", "n", "most")
     shown.write.output_mode("update").delta(str(place / "out"), keys=["begin", "k"]).named("out")
-    flow = builder.build()
-    above = flow.order[flow.order.index(first_in_cloud) :]
-    layers = {**marked_layers(flow, CONTINUUM), **dict.fromkeys(above, "cloud")}
-    return build(flow, CONTINUUM, in_layers(flow, CONTINUUM, layers, cuts=frozenset(cuts)))
+    return lifted(builder.build(), CONTINUUM, first_in_cloud, *cuts)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,13 +13,13 @@ import headwater as hw
 from headwater.connectors.jdbctable import database_rows
 from headwater.connectors.packages import packages_for
 from headwater.continuum.model import Continuum
-from headwater.core.errors import RuntimeFailure, Unavailable
+from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.lookup import Lookup
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import KILL, PAUSE, BoundedSource, check_equivalent
 from tests.conformance.postgresql import server
-from tests.conftest import start_endpoint
+from tests.conftest import endpoint_with
 from tests.deployments.flows import CONTINUUM, LOCATIONS, SCHEMA, rows
 
 pytestmark = pytest.mark.long
@@ -51,20 +50,12 @@ def postgresql() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
-    """Yield a Spark with the driver of PostgreSQL; skip where it cannot be fetched."""
+    """Yield a Spark with the driver of PostgreSQL."""
     builder = hw.flow("f", locations=["L1"])
     table = builder.table.jdbc("jdbc:postgresql://db/plant", "t", "k string")
     builder.read.json("/d", "k string").join(table, "k").write.memory("out")
-    try:
-        started = start_endpoint(tmp_path_factory.mktemp("spark"), packages=packages_for(builder.build()))
-    except Unavailable as error:
-        if os.environ.get("HEADWATER_NO_SKIP"):
-            raise
-        pytest.skip(f"no driver: {error}")
-    try:
+    with endpoint_with(packages_for(builder.build()), tmp_path_factory.mktemp("spark")) as started:
         yield started
-    finally:
-        started.stop()
 
 
 @pytest.fixture

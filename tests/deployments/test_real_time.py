@@ -23,7 +23,7 @@ from headwater.plan.build import build, in_layers
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result
-from tests.conftest import running_broker, start_endpoint
+from tests.conftest import endpoint_with, running_broker
 from tests.deployments.controllers import Controller, apply
 from tests.deployments.controllers import running as controlled
 from tests.deployments.flows import SCHEMA, rows
@@ -44,13 +44,10 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
     """Yield a Spark with task slots for the partitions of topics, which the tests kill."""
-    started = start_endpoint(
-        tmp_path_factory.mktemp("wide"), packages=[KAFKA], cores=2, extra_conf={"spark.master": "local[8]"}
-    )
-    try:
+    with endpoint_with(
+        [KAFKA], tmp_path_factory.mktemp("wide"), cores=2, extra_conf={"spark.master": "local[8]"}
+    ) as started:
         yield started
-    finally:
-        started.stop()
 
 
 def running(flow: Dataflow, place: Path, endpoint: LocalEndpoint) -> LocalRun:
