@@ -173,14 +173,20 @@ class SimulatedZone:
         """Do nothing."""
         self._order(spec)
 
+    def catch_up(self, spec: UnitSpec, transfer: object, saved: Sequence[str]) -> int | None:
+        """Report that it has caught up."""
+        self._order(spec)
+        return 0
+
     def save(self, spec: UnitSpec) -> tuple[int, int]:
         """Report that nothing was kept."""
         self._order(spec)
         return 0, 0
 
-    def load(self, spec: UnitSpec, transfer: object, saved: Sequence[str]) -> None:
+    def load(self, spec: UnitSpec, transfer: object, saved: Sequence[str]) -> bool:
         """Do nothing."""
         self._order(spec)
+        return False
 
     def finish(self, spec: UnitSpec) -> bool:
         """Stop a unit that has used up its input."""

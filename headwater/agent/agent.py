@@ -178,6 +178,7 @@ class Agent:
             "drained": self._of_unit(lambda d, spec, body: d.drained(spec)),
             "preflight": self._of_unit(self._preflight),
             "warm_up": self._of_unit(self._warm_up),
+            "catch_up": self._of_unit(self._catch_up),
             "save": self._of_unit(self._save, alone=True),
             "load": self._of_unit(self._load, alone=True),
             "finish": self._of_unit(lambda d, spec, body: d.finish(spec), alone=True),
@@ -260,11 +261,18 @@ class Agent:
             dressed = statetransfer.dress(units, spec, *transferred, self._state_store()) if transferred else None
         warm_up(units, spec, dressed)
 
-    def _load(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
-        """Make a unit's checkpoint from saved states."""
+    def _catch_up(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> int | None:
+        """Let a unit repeat the batches of the running unit that it replaces; return how many are left."""
+        deployed.permit(spec)
         transfer, names = self._transfer(body)
         with deployed.acting(spec) as units:
-            statetransfer.load(units, spec, transfer, names, self._state_store())
+            return statetransfer.catch_up(units, spec, transfer, names, self._state_store())
+
+    def _load(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> bool:
+        """Make a unit's checkpoint from saved states; return whether it has caught up instead."""
+        transfer, names = self._transfer(body)
+        with deployed.acting(spec) as units:
+            return statetransfer.load(units, spec, transfer, names, self._state_store())
 
     def _dead_letters(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the first dead letters of a deployment."""

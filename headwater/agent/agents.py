@@ -116,12 +116,16 @@ class AgentClient:
     def warm_up(self, spec: UnitSpec, transfer: StateTransfer | None, saved: Sequence[str]) -> None:
         self._order("warm_up", spec, transfer=dump(transfer), saved=list(saved))
 
+    def catch_up(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> int | None:
+        left = self._order("catch_up", spec, transfer=dump(transfer), saved=list(saved))
+        return None if left is None else int(left)
+
     def save(self, spec: UnitSpec) -> tuple[int, int]:
         told = self._order("save", spec)
         return int(told["bytes"]), int(told["sent"])
 
-    def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> None:
-        self._order("load", spec, transfer=dump(transfer), saved=list(saved))
+    def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> bool:
+        return self._order("load", spec, transfer=dump(transfer), saved=list(saved)) is True
 
     def finish(self, spec: UnitSpec) -> bool:
         return bool(self._order("finish", spec))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from headwater.agent import catchup
 from headwater.agent.units import Units
 from headwater.connectors.sources import name_of_replayed
 from headwater.core.errors import RuntimeFailure, Unavailable
@@ -131,14 +132,67 @@ def _empties(layout: Layout, unit: Unit) -> Path:
     return layout.state(unit).with_name("blank")
 
 
-def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[str], store: StateStore) -> None:
+def catch_up(
+    units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[str], store: StateStore
+) -> int | None:
+    """Let a unit repeat the batches of the one unit that it replaces, which runs; return how many are left.
+
+    Return None where it does not catch up: its state is loaded when that unit has stopped.
+    """
+    (name,) = names
+    source = _stored(spec, name)
+    if not name or not store.has_early(source):
+        return None
+    early = store.saved(source, early=True)
+    if early.batch < 0:
+        return None
+    known = {transfer.source_units[0]: early}
+
+    def begin() -> None:
+        _assemble(units, spec, transfer, [source], store, known)
+
+    return catchup.catch_up(units, spec, source, early, begin)
+
+
+def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[str], store: StateStore) -> bool:
     """Make a unit's checkpoint from saved states, and keep the unread entries for it.
 
-    Raise Unavailable while the node lacks entries before the unit's first position.
+    Return True for a unit that has caught up with the one that it replaces, and has it already. Raise Unavailable while
+    the node lacks entries before the unit's first position.
     """
     names = [_stored(spec, name) if name else "" for name in names]
-    store = store.keeping(_kept(units.layout, spec.unit))
     found = {source_unit: _known(store, name) for source_unit, name in zip(transfer.source_units, names, strict=True)}
+    if len(names) == 1 and catchup.take_over(units, spec, names[0], saved := found[transfer.source_units[0]]):
+        _write_totals(units, spec, saved)
+        _tidy(units, spec)
+        return True
+    summary = _assemble(units, spec, transfer, names, store, found)
+    if summary is not None:
+        _write_totals(units, spec, summary)
+    _tidy(units, spec)
+    return False
+
+
+def _write_totals(units: Units, spec: UnitSpec, summary: Saved) -> None:
+    totals = {"rows_in": summary.rows_in, "late_rows": summary.late_rows, "finished": False}
+    write_atomically(units.layout.state(spec.unit), json.dumps(totals))
+
+
+def _tidy(units: Units, spec: UnitSpec) -> None:
+    for done in (_kept(units.layout, spec.unit), _empties(units.layout, spec.unit)):
+        shutil.rmtree(done, ignore_errors=True)
+
+
+def _assemble(
+    units: Units,
+    spec: UnitSpec,
+    transfer: StateTransfer,
+    names: Sequence[str],
+    store: StateStore,
+    found: Mapping[str, Saved],
+) -> Saved | None:
+    """Make a unit's checkpoint, and let it read on where its source units stood; None where it exists."""
+    store = store.keeping(_kept(units.layout, spec.unit))
     places: list[InputPosition] = []
     at: dict[str, int] = {}
     sources = {o.id: o for o in spec.flow.operators if isinstance(o, Source)}
@@ -176,12 +230,7 @@ def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[
             log.advance(reader, at[channel.id])
     where = dict(zip(transfer.source_units, names, strict=True))
     blank = partial(_empty, units, spec)
-    summary = assemble(units.layout.checkpoint(spec.unit), transfer, store, where, found, places, blank)
-    if summary is not None:
-        totals = {"rows_in": summary.rows_in, "late_rows": summary.late_rows, "finished": False}
-        write_atomically(units.layout.state(spec.unit), json.dumps(totals))
-    for done in (_kept(units.layout, spec.unit), _empties(units.layout, spec.unit)):
-        shutil.rmtree(done, ignore_errors=True)
+    return assemble(units.layout.checkpoint(spec.unit), transfer, store, where, found, places, blank)
 
 
 def _known(store: StateStore, name: str) -> Saved:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from headwater.agent import catchup
 from headwater.agent.finishing import Finishing
 from headwater.agent.formeroutput import settle
 from headwater.agent.relays import Relays
@@ -196,6 +197,7 @@ class NodeTasks:
         """Return whether a unit is to run, or has not ended."""
         works = self._own.all() if self._own is not None else ()
         left = any(work.running is not None and not work.finished for work in works)
+        left = left or (self._own is not None and bool(self._own.following))
         return left or "running" in self.wanted().values()
 
     # ------------------------------------------------------------ requests
@@ -257,6 +259,8 @@ class NodeTasks:
             return
         self._stop(spec.id)
         units.prepare(spec)
+        if catchup.release(units, spec):
+            return
         units.start(spec)
         if units.is_outdated(units[spec.id]):  # adopted from an agent that was killed after the replay
             self._stop(spec.id)
@@ -417,6 +421,7 @@ class NodeTasks:
                 return False
             if itself:
                 self._stop(unit.id)
+                catchup.give_up(units, spec)
                 self._tasks.pop(unit.id, None)
                 self._write()
             same_state = not itself and stands.tag == unit.tag

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -39,7 +40,9 @@ from headwater.disk.checkpoint import (
     positions,
 )
 from headwater.disk.durable import is_fresh, read_note, write_atomically
+from headwater.disk.following import end_following
 from headwater.disk.layout import REPLAYED, Layout, sink_directory
+from headwater.disk.repair import examine, repair
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import tag_of
 from headwater.plan.content import is_stateful
@@ -65,6 +68,10 @@ from headwater.query.writer import SINK_FORMAT, sink_config
 from headwater.spark.endpoint import LOG
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
     from headwater.spark.endpoint import Endpoint
 
 _AGAIN_KEPT = 4  # files that ask for one more batch, kept because Spark may repeat it
@@ -103,6 +110,8 @@ class Units:
         self._ready: dict[str, tuple[UnitSpec, str, CompiledUnit]] = {}
         """Specs of units that were compiled as a check, and the Spark they were compiled for."""
         self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
+        self.following: dict[str, Running] = {}
+        """Queries of units that repeat the batches of others, to take over from them."""
         self.warm_ups: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         """Locks by checkpoint: one warm-up per unit at a time."""
 
@@ -170,10 +179,11 @@ class Units:
             return ready[2]
         return self.compile(spec)
 
-    def compile(self, spec: UnitSpec, *, starts: bool = False) -> CompiledUnit:
+    def compile(self, spec: UnitSpec, *, starts: bool = False, follows: bool = False) -> CompiledUnit:
         """Compile a unit; raise its errors. Nothing is started.
 
-        ``starts``: its query is to begin with changed reference tables, which a running one must not see.
+        ``starts``: its query is to begin with changed reference tables, which a running one must not see. ``follows``:
+        it is to repeat the batches of another unit first.
         """
         options = self.settings.channel_options()
         with self._explained(spec), self.asking_spark():
@@ -184,7 +194,8 @@ class Units:
                 id_: versions.begin(spark, checkpoint) if starts else versions.current(spark)
                 for id_, versions in self._tables(spec).items()
             }
-            compiler = UnitCompiler(spec, spark, self.layout, options, cores, tables=tables, measure=measure)
+            pace = parse_duration(self.settings.trigger) if follows else None
+            compiler = UnitCompiler(spec, spark, self.layout, options, cores, tables=tables, measure=measure, pace=pace)
             return compiler.compile()
 
     def _tables(self, spec: UnitSpec) -> dict[str, TableVersions]:
@@ -216,8 +227,37 @@ class Units:
         with work.refusing():
             resume(spec, checkpoint, compiled.sink_writers, partial(self.channels.log, spec))
             set_state_format(spec, checkpoint)
+        work.running = self._begin(spec, compiled, checkpoint)
+        self._save(work)
+        work.running.wait_until_ready()
+
+    def follow(self, spec: UnitSpec) -> Running:
+        """Start a unit's query to repeat the batches of another unit; it is not among the units yet."""
+        with self._explained(spec), self.asking_spark():
+            if (
+                self.endpoint.attached
+                and (left := running_query(self.endpoint.session(), query_name(spec))) is not None
+            ):
+                self._end_query(spec, left)
+            checkpoint = self.layout.checkpoint(spec.unit)
+            repair(checkpoint, examine(checkpoint))
+            running = self._begin(spec, self.compile(spec, follows=True), checkpoint, follows=True)
+            running.wait_until_ready()
+            return running
+
+    def take_over(self, spec: UnitSpec, running: Running, batch: int) -> None:
+        """Let a query that has repeated the batches of another unit, up to one, go on as the unit's."""
+        work = self.enter(spec)
+        reached = positions(self.layout.checkpoint(spec.unit))
+        work.running = replace(
+            running, last_batch=batch, paid=batch, reached=reached, tally=Tally(running.tally.counting)
+        )
+        self._save(work)
+
+    def _begin(self, spec: UnitSpec, compiled: CompiledUnit, checkpoint: Path, *, follows: bool = False) -> Running:
+        """Start a query from a unit's checkpoint."""
         passed = committed_watermark(checkpoint)
-        name, trigger = query_name(spec), self.settings.trigger
+        name, trigger = query_name(spec), "0 seconds" if follows else self.settings.trigger
         checked = self._checked_files(spec)
         needed = 0
         if isinstance(compiled.spark_sink, RealTimeKafkaSink):
@@ -243,7 +283,13 @@ class Units:
             run = begin_run(checkpoint)
             synced = checkpoint if self.settings.channel.fsync else None
             config = sink_config(
-                spec.unit.epoch, compiled.sink_writers, tracking, run, checkpoint=synced, checked=checked
+                spec.unit.epoch,
+                compiled.sink_writers,
+                tracking,
+                run,
+                checkpoint=synced,
+                checked=checked,
+                following=self.layout.following(spec.unit) if follows else None,
             )
             if compiled.updates:
                 writer = updates_writer(compiled.frame, config)
@@ -253,7 +299,7 @@ class Units:
             query = writer.trigger(processingTime=trigger).start()
         tally, explain = Tally(compiled.counting), self._explain(spec)
         real_time = real_time_of(spec.flow, spec.unit.operators)
-        work.running = Running(
+        return Running(
             query,
             scans=compiled.scans,
             tally=tally,
@@ -262,8 +308,6 @@ class Units:
             real_time=real_time,
             slots=needed,
         )
-        self._save(work)
-        work.running.wait_until_ready()
 
     def _checked_files(self, spec: UnitSpec) -> CheckedFiles | None:
         """Return the check of a query's files; raise the error of a resource that the unit may not use."""
@@ -291,7 +335,7 @@ class Units:
             return False
         saved = read_note(self.layout.state(work.unit))
         if saved.get("runs") != _runs(work.unit):
-            query.stop()  # an older query that was to be stopped
+            self._end_query(work.spec, query)  # an older query that was to be stopped
             return False
         work.controlled = bool(saved.get("controlled"))
         work.replayed = frozenset(saved.get("replayed", ()))
@@ -299,6 +343,20 @@ class Units:
         reached = positions(self.layout.checkpoint(work.unit))
         work.running = Running.resumed(query, saved, self._explain(work.spec), reached=reached)
         return True
+
+    def end_following(self, spec: UnitSpec) -> None:
+        """End the query of a unit that repeats the batches of another, also one of an earlier agent."""
+        running = self.following.pop(spec.id, None)
+        if running is not None and self.endpoint.alive:
+            self._end_query(spec, running.query)
+        elif self.endpoint.alive and self.endpoint.attached and self.get(spec.id) is None:
+            query = running_query(self.endpoint.session(), query_name(spec))
+            if query is not None:
+                self._end_query(spec, query)
+
+    def _end_query(self, spec: UnitSpec, query: StreamingQuery) -> None:
+        end_following(self.layout.following(spec.unit))
+        query.stop()
 
     def is_outdated(self, work: Work) -> bool:
         """Return whether a running query is to be started again.
@@ -331,6 +389,7 @@ class Units:
         work = self._work.get(unit)
         if work is None or work.running is None or work.finished or not self.endpoint.alive:
             return
+        end_following(self.layout.following(work.unit))
         work.running.stop(self.layout.checkpoint(work.unit), at_once=at_once, level=level)
         work.running.observe()
         if work.running.last_batch >= 0:
@@ -343,6 +402,7 @@ class Units:
             if self.endpoint.generation == self._generation:
                 return
             self._generation = self.endpoint.generation
+            self.following.clear()
             for work in self.all():
                 try:
                     self._save_running(work)

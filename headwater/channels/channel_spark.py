@@ -39,6 +39,7 @@ from pyspark.sql.streaming.datasource import (
 from headwater.channels.arrival import arrival_of, record_arrival
 from headwater.channels.base import AGAIN_AFTER, BEGUN, OnCorrupt
 from headwater.channels.entry import Entry
+from headwater.channels.followedinput import FollowedInput
 from headwater.channels.lifts import lifts_in, offset_of, raised, read_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
@@ -84,6 +85,7 @@ class ChannelSource(DataSource):
             again=self._is_set("again"),
             lifted=self._is_set("lifted"),
             checkpoint=Path(checkpoint) if (checkpoint := self.options.get("checkpoint")) else None,
+            followed=FollowedInput.of(followed) if (followed := self.options.get("followed")) else None,
         )
 
     def _punctuate(self) -> bool:
@@ -207,6 +209,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         again: bool = False,
         lifted: bool = False,
         checkpoint: Path | None = None,
+        followed: FollowedInput | None = None,
     ) -> None:
         self._members = members
         self._schema = schema
@@ -219,6 +222,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._again = again
         self._lifted = lifted
         self._checkpoint = checkpoint
+        self._followed = followed
         self._moved = -math.inf
 
     # -- planning (one process for as long as the query runs) ----------------------------------
@@ -239,7 +243,9 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._max_rows) if self._max_rows else ReadAllAvailable()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end offset of the next batch."""
+        """Return the end offset of the next batch; that of a batch to repeat as soon as it is known."""
+        if self._followed is not None and (repeated := self._followed.next_end(self._has_come)) is not None:
+            return repeated
         at = _read(start)
         newest = self._newest(at)
         if self._target is not None:
@@ -256,6 +262,10 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._begun = True
         return {**start, BEGUN: start.get(BEGUN, 0) + 1}
+
+    def _has_come(self, end: Offset) -> bool:
+        """Return whether all entries up to an offset are here: those of other zones are on their way."""
+        return all(self._log(writer).latest() >= position for writer, position in _read(end).items())
 
     def reportLatestOffset(self) -> Offset:
         """Return the members' newest positions, for the lag in Spark's progress."""

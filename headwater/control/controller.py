@@ -40,6 +40,7 @@ from headwater.plan.order import finishing, steps_to, stopping
 from headwater.plan.port import OpenNode, Stamp
 from headwater.plan.rollback import stranded, way_back
 from headwater.plan.steps import (
+    CatchUp,
     Check,
     FormerOutput,
     Plans,
@@ -415,7 +416,8 @@ class Controller:
             self._end(change)
             return 0.0
         entries = tuple(entries[n] for n in side_by_side([e.step for e in entries]))
-        plans = {id_: self._store.plan(id_) for id_ in {e.step.plan for e in entries}}
+        named = {e.step.plan for e in entries} | {e.step.source_plan for e in entries if isinstance(e.step, CatchUp)}
+        plans = {id_: self._store.plan(id_) for id_ in named}
         change = replace(change, phase=self._phase(change, entries[0].step))
         unit_statuses = self._store.unit_statuses(change.deployment)
         for entry in entries:
@@ -446,7 +448,7 @@ class Controller:
 
         def attempt(entry: JournalEntry) -> Attempt | HeadwaterError:
             try:
-                return self._attempt(change, entry.step, plans[entry.step.plan])
+                return self._attempt(change, entry.step, plans)
             except Fenced:
                 raise
             except HeadwaterError as error:
@@ -460,10 +462,11 @@ class Controller:
             for one in as_completed(tried):
                 yield tried[one], one.result()
 
-    def _attempt(self, change: Change, step: Step, plan: DeploymentPlan) -> Attempt:
+    def _attempt(self, change: Change, step: Step, plans: Plans) -> Attempt:
         executor = self._executor(change.deployment)
+        source = plans[step.source_plan] if isinstance(step, CatchUp) else None
         try:
-            attempt = executor.attempt(step, plan, baseline=change.baseline)
+            attempt = executor.attempt(step, plans[step.plan], baseline=change.baseline, source=source)
         except HeadwaterError:
             raise
         except Exception as error:

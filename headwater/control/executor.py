@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from headwater.control import health
 from headwater.control.calls import Calls
 from headwater.control.ports import Ports
-from headwater.core.errors import HeadwaterError
-from headwater.core.metrics import Progress
+from headwater.core.errors import Fenced, HeadwaterError
+from headwater.core.metrics import Progress, node_of
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import NodePort
 from headwater.plan.spec import UnitSpec, spec_of
 from headwater.plan.steps import (
+    CatchUp,
     Check,
     Drain,
     Finish,
@@ -36,6 +37,7 @@ from headwater.plan.steps import (
 )
 
 _SOON = 0.1  # seconds
+_CATCH_UP, _NEAR = 0.1, 3.0  # seconds between two looks at a unit that catches up, and that it may stay a batch behind
 _ANSWER = 0.5  # seconds to wait for an answer before the caller continues
 _SILENT = 5.0  # seconds after which a silent node is worth a message
 
@@ -65,6 +67,10 @@ class _Trying:
     call: Future[Attempt] | None = None
     """The call that is still open."""
     asked: float = 0.0
+    near: float | None = None
+    """Since when a unit that catches up is at most one batch behind."""
+    source: DeploymentPlan | None = None
+    """The plan of a running unit that the step involves, too."""
 
 
 class Executor:
@@ -92,9 +98,17 @@ class Executor:
         self._clock = clock
         self._trying: dict[Step, _Trying] = {}
 
-    def attempt(self, step: Step, plan: DeploymentPlan, *, baseline: Progress | None = None) -> Attempt:
-        """Try a step of ``plan`` once; ``baseline`` is the progress that a gate compares with."""
-        trying = self._trying.setdefault(step, _Trying(since=self._clock()))
+    def attempt(
+        self,
+        step: Step,
+        plan: DeploymentPlan,
+        *,
+        baseline: Progress | None = None,
+        source: DeploymentPlan | None = None,
+    ) -> Attempt:
+        """Try a step of ``plan`` once; ``baseline`` is the progress that a gate compares with, and ``source`` the plan
+        of a running unit with which another one catches up."""
+        trying = self._trying.setdefault(step, _Trying(since=self._clock(), source=source))
         try:
             attempt = self._tried(step, plan, trying, baseline)
         except HeadwaterError as error:
@@ -172,11 +186,14 @@ class Executor:
                 port.preflight(spec)
             case WarmUp():
                 port.warm_up(spec, step.transfer, step.saved)
+            case CatchUp():
+                return self._catch_up(step, spec, port, trying)
             case Save():
                 kept, sent = port.save(spec)
                 return Attempt(done=True, note=f"{kept} bytes of state, {sent} of them sent now")
             case Load():
-                port.load(spec, step.transfer, step.saved)
+                if port.load(spec, step.transfer, step.saved):
+                    return Attempt(done=True, note=f"{step.unit} has caught up")
             case Finish():
                 if not port.finish(spec):
                     return self._later(f"{step.unit} has input left", at_least=_SOON)
@@ -187,6 +204,26 @@ class Executor:
 
     def _later(self, note: str, *, at_least: float = 0.0) -> Attempt:
         return Attempt(done=False, wait=max(self._look, at_least), note=note)
+
+    def _catch_up(self, step: CatchUp, spec: UnitSpec, port: NodePort, trying: _Trying) -> Attempt:
+        """Give the unit the newest batches of the running one; after a while the change goes on without."""
+        late = self._clock() - trying.since > step.seconds
+        assert trying.source is not None
+        (source,) = step.transfer.source_units
+        running = spec_of(trying.source, source)
+        try:
+            self._ports.of(trying.source, node_of(source)).preflight(running)
+            left = port.catch_up(spec, step.transfer, step.saved)
+        except HeadwaterError as error:
+            if isinstance(error, Fenced) or (error.retryable and not late):
+                raise
+            return Attempt(done=True, note=f"{step.unit} does not catch up: {error.what}")
+        if left is None:
+            return Attempt(done=True, note=f"{step.unit} does not catch up: its state is loaded")
+        trying.near = (trying.near or self._clock()) if left <= 1 else None
+        near = trying.near is not None and self._clock() - trying.near > _NEAR
+        note = f"{step.unit} is {left} {'batch' if left == 1 else 'batches'} behind"
+        return Attempt(done=not left or near or late, wait=_CATCH_UP, note=note)
 
     def _drain(self, step: Drain, spec: UnitSpec, port: NodePort) -> Attempt:
         try:

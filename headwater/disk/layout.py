@@ -51,6 +51,10 @@ class Layout:
         """A unit's file that survives restarts: totals, whether it has finished."""
         return self.root / "units" / unit.checkpoint / "unit.json"
 
+    def following(self, unit: Unit) -> Path:
+        """The batches of another unit that a unit repeats before it takes over."""
+        return self.root / "units" / unit.checkpoint / "following.json"
+
     def passed(self, unit: Unit) -> Path:
         """The file of a unit's latency tracking."""
         return self.root / "units" / unit.checkpoint / "passed"

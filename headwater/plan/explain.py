@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from headwater.core.quantity import format_duration
 from headwater.plan.steps import (
+    CatchUp,
     Check,
     Drain,
     Finish,
@@ -65,6 +66,12 @@ def _line(step: Step, replaced: set[str]) -> str | None:
     match step:
         case FormerOutput() | Check() | Preflight() | WarmUp() | Prepare() | Save():
             return None  # checks share a line, as does former output; prepare is part of start, save of load
+        case CatchUp():
+            (source,) = step.transfer.source_units
+            return (
+                f"let {step.unit} catch up with {source} while that one runs, so that it takes over within a batch; "
+                f"meanwhile both use processor time and memory"
+            )
         case Load():
             shares = step.transfer.shares
             if not shares:

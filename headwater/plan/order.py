@@ -12,6 +12,7 @@ from functools import cache
 
 from headwater.core.errors import DeploymentError
 from headwater.dataflow.sinks import Sink
+from headwater.plan.catchup import can_catch_up
 from headwater.plan.content import is_stateful
 from headwater.plan.diff import PlanDiff, State
 from headwater.plan.document import plan_id
@@ -19,6 +20,7 @@ from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.plan.spec import spec_of
 from headwater.plan.steps import (
     CanarySettings,
+    CatchUp,
     Check,
     Drain,
     Finish,
@@ -296,12 +298,38 @@ class _Ordering:
         while left := self._left_to_stop(stopping, handled):
             handled.add(left[0][0])
             steps += self._stop_at_the_cut(*left[0])
+        first = next((n for n, step in enumerate(steps) if isinstance(step, Stop)), len(steps))
+        catching_up = [c for u in self._by_place(self._plan.units) if (c := self._catch_up(u, going_on)) is not None]
+        steps[first:first] = catching_up
+        prepared = {c.unit for c in catching_up}
         steps += [Save(plan=s.plan, unit=key[0]) for key, s in self._source_units()]
         for unit in self._by_place(map(self._plan.unit, self._transferred)):
             transfer = self._transferred[unit.id]
-            steps.append(self._prepare(unit))
+            if unit.id not in prepared:
+                steps.append(self._prepare(unit))
             steps.append(Load(plan=self._id, unit=unit.id, transfer=transfer, saved=self._saved(transfer)))
         return [*steps, Switch(plan=self._id)]
+
+    def _catch_up(self, unit: Unit, going_on: set[str]) -> CatchUp | None:
+        """Let a prepared unit catch up with the running one whose work it continues."""
+        transfer = self._transferred.get(unit.id)
+        if transfer is None or not self._reads_from(unit, going_on) or not self._can_catch_up(transfer):
+            return None
+        if any(c.producer not in going_on for c in self._plan.inputs(unit)):
+            return None
+        source = self._checkpoint_writer(self._base.unit(transfer.source_units[0]))
+        if source is None or not (source[1].runs and source[1].sure):
+            return None
+        return CatchUp(
+            plan=self._id,
+            unit=unit.id,
+            transfer=transfer,
+            saved=self._saved(transfer),
+            source_plan=source[1].plan,
+        )
+
+    def _can_catch_up(self, transfer: StateTransfer) -> bool:
+        return can_catch_up(transfer, self._base, self._plan)
 
     def _prepare(self, unit: Unit) -> Prepare:
         """Prepare a unit; in a pooled deployment, new readers start at the current end of the stream."""

@@ -153,6 +153,14 @@ class NodePort(Protocol):
         """
         ...
 
+    def catch_up(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> int | None:
+        """Run a prepared unit on the batches of the running unit that it replaces, and discard its output.
+
+        It begins with the state that this unit had at its preflight. Return the number of batches that the unit had
+        done more by its last preflight; None where the unit does not catch up, and its state is to be loaded.
+        """
+        ...
+
     def save(self, spec: UnitSpec) -> tuple[int, int]:
         """Save a stopped unit's state and positions where other nodes find them.
 
@@ -160,9 +168,9 @@ class NodePort(Protocol):
         """
         ...
 
-    def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> None:
+    def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> bool:
         """Make a prepared unit's checkpoint from saved state; ``saved`` names the checkpoints of its source units,
-        '' for one that never ran.
+        '' for one that never ran. Return True for a unit that has caught up, and stands there already.
 
         A unit that already has a checkpoint keeps it: it was loaded before.
         """

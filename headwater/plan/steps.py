@@ -121,6 +121,20 @@ class WarmUp(_UnitStep):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CatchUp(_UnitStep):
+    """Let the unit repeat the batches of the running unit that it replaces, until it is at most one behind."""
+
+    kind: Literal["catch_up"] = "catch_up"
+    transfer: StateTransfer
+    saved: tuple[str, ...] = ()
+    """As in ``Load``, for the running unit."""
+    source_plan: str
+    """The plan of the running unit."""
+    seconds: float = 60.0
+    """Seconds after which the change goes on without; the unit's state is loaded then."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Save(_UnitStep):
     """Save a stopped unit's state and positions where other zones can read them."""
 
@@ -195,6 +209,7 @@ Step = (  # fmt: skip
     | Drain
     | Preflight
     | WarmUp
+    | CatchUp
     | Save
     | Load
     | Switch
@@ -275,7 +290,7 @@ def unit_statuses_of(plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     return {incarnation(u): UnitStatus(plan=id_, runs=True) for u in plan.units}
 
 
-_MOVES_NOTHING = Watch | FormerOutput | Check | Drain | Preflight | WarmUp | Save | Load | Switch
+_MOVES_NOTHING = Watch | FormerOutput | Check | Drain | Preflight | WarmUp | CatchUp | Save | Load | Switch
 
 
 def begun(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:

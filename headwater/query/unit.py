@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 from headwater.adapt.model import waits_for_time
 from headwater.channels.channelspec import lineage_of
+from headwater.channels.followedinput import FollowedInput
 from headwater.connectors.marks import CORRUPT
 from headwater.connectors.sources import (
     can_be_malformed,
@@ -109,7 +110,9 @@ class UnitCompiler:
         *,
         tables: Mapping[str, Path],
         measure: bool = True,
+        pace: float | None = None,
     ) -> None:
+        """``pace``: seconds between two batches of a unit that first repeats those of another; see ``following``."""
         self._spec = spec
         self._flow = spec.flow
         self._unit = spec.unit
@@ -122,6 +125,7 @@ class UnitCompiler:
         self._reads: Counter[str] = Counter()
         self._replayed: set[str] = set()
         self._measure = measure
+        self._pace = pace
         self._counting = Counting()
         self._late: set[str] = set()
         self._served = one_pass(spec.flow, spec.unit.operators)
@@ -337,6 +341,9 @@ class UnitCompiler:
             reader = reader.option("max_rows_per_batch", str(self._channel["max_rows_per_batch"]))
         if (synced := self._synced()) is not None:
             reader = reader.option("checkpoint", str(synced))
+        if self._pace is not None:
+            first = len(self._reads) == 1 and not again  # it waits for the trigger on behalf of all
+            reader = reader.option("followed", self._followed(id_, again, self._pace if first else 0.0))
         frame = reader.load()
         frame = self._timed(frame, type_, "0 seconds") if punctuate else compile.mark(frame, type_)
         part = self._unit.part
@@ -347,6 +354,12 @@ class UnitCompiler:
         if not whole and (column := self._spec.located.get(id_)) is not None:
             frame = frame.where(expression(compile.at_locations(column, self._unit.locations)))
         return frame
+
+    def _followed(self, id_: str, again: str, pace: float) -> str:
+        """Describe the input to the reader of a unit that repeats the batches of another one."""
+        layout, unit = self._layout, self._unit
+        name = name_of_channels(self._spec, id_) + again
+        return FollowedInput.option(layout.following(unit), layout.checkpoint(unit), name, pace)
 
     def _synced(self) -> Path | None:
         """Return the checkpoint if it is to be synced before input is deleted."""

@@ -8,9 +8,10 @@ Option ``config`` of ``headwater_sink``::
 
 ``tracking`` is the JSON form of LatencyTracking. ``run`` is the result of
 ``checkpoint.begin_run``: without it a batch cannot be taken back. ``checkpoint`` is the directory that is synced
-before a batch is published: without it a power cut may lose rows. ``checked`` is the JSON form of CheckedFiles. All
-four may be left out. Spark writes no results that change to a Python sink, so ``start_updates`` writes each batch of
-them by itself, with its number as option ``batch``.
+before a batch is published: without it a power cut may lose rows. ``checked`` is the JSON form of CheckedFiles.
+``following`` is the file of batches that the unit repeats; their output is discarded. All five may be left out. Spark
+writes no results that change to a Python sink, so ``start_updates`` writes each batch of them by itself, with its
+number as option ``batch``.
 
 With one sink writer the frame's columns are the output's. With several the frame is ``__out`` (the
 tag) and one struct column ``o<tag>`` per sink writer, so that one query feeds them all.
@@ -35,6 +36,7 @@ from headwater.channels.segments import Segment
 from headwater.connectors.writers import DEAD_LETTERS, SinkWriter, SinkWriterTask, open_sink_writer
 from headwater.core.errors import ChannelError, RuntimeFailure
 from headwater.disk.checkpoint import begin_to_publish
+from headwater.disk.following import read_following
 from headwater.disk.syncing import sync_checkpoint
 from headwater.query.checkedfiles import CheckedFiles
 from headwater.query.ingest import IngestTimes
@@ -61,6 +63,7 @@ def sink_config(
     *,
     checkpoint: Path | None = None,
     checked: CheckedFiles | None = None,
+    following: Path | None = None,
 ) -> str:
     """Write option ``config``."""
     if not sink_writers:
@@ -69,6 +72,8 @@ def sink_config(
     config["checkpoint"] = str(checkpoint) if checkpoint else None
     if checked is not None:
         config["checked"] = checked.to_data()
+    if following is not None:
+        config["following"] = str(following)
     return json.dumps(config)
 
 
@@ -93,6 +98,7 @@ class HeadwaterSink(DataSource):
             tracking = LatencyTracking.from_data(config["tracking"]) if "tracking" in config else None
             run, checkpoint = config.get("run"), config.get("checkpoint")
             checked = CheckedFiles.from_data(config["checked"]) if "checked" in config else None
+            following = Path(config["following"]) if "following" in config else None
         except (KeyError, ValueError, TypeError) as error:
             raise ChannelError(
                 f"not a sink config: {error!r}",
@@ -114,7 +120,7 @@ class HeadwaterSink(DataSource):
                     hint=f"make one struct column o<tag> per sink writer and an int column {TAG}",
                 )
         writers = dict(zip(tags, specs, strict=True))
-        return UnitWriter(epoch, writers, tracking, run, checkpoint=checkpoint, checked=checked)
+        return UnitWriter(epoch, writers, tracking, run, checkpoint=checkpoint, checked=checked, following=following)
 
 
 class SinkMessage(WriterCommitMessage):
@@ -128,7 +134,8 @@ class UnitWriter(DataSourceStreamArrowWriter):
     """Write tasks' rows to staging, then commit sink writer by sink writer.
 
     Python functions come last: their effects cannot be undone, so they see only batches
-    that all other sink writers have committed.
+    that all other sink writers have committed. The output of a batch that another unit has published is discarded, and
+    no sink writer is opened for it: the other unit may be at work.
     """
 
     def __init__(
@@ -140,7 +147,12 @@ class UnitWriter(DataSourceStreamArrowWriter):
         *,
         checkpoint: str | None = None,
         checked: CheckedFiles | None = None,
+        following: Path | None = None,
     ) -> None:
+        found = read_following(following) if following is not None else None
+        self._follows = found is not None and not found.released
+        if self._follows:
+            return
         self._checked = checked
         if checked is not None:
             checked.check_sinks()
@@ -155,6 +167,10 @@ class UnitWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """Write one task's rows."""
+        if self._follows:
+            for _ in iterator:
+                pass
+            return SinkMessage({})
         tasks = {tag: sink_writer.open() for tag, sink_writer in self._sink_writers().items()}
         try:
             if len(tasks) == 1:
@@ -177,6 +193,8 @@ class UnitWriter(DataSourceStreamArrowWriter):
 
         Raises ChannelError for a batch that was taken back after its query was stopped.
         """
+        if self._follows:
+            return
         if self._checked is not None:
             self._checked.check_batch(batchId)
         if self._run is not None:
@@ -194,6 +212,8 @@ class UnitWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what the tasks of a failed batch have written."""
+        if self._follows:
+            return
         for tag, sink_writer in self._sink_writers().items():
             sink_writer.abort(_segments_of(messages, tag))
 

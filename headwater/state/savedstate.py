@@ -24,6 +24,7 @@ from headwater.disk.syncing import sync_paths
 
 _NOTE, _EARLY = "saved.json", "early.json"
 _IMMUTABLE = ".sst"
+_RECENT = 40  # batches whose offsets are kept: so far behind may a unit be that repeats them
 _TRIES = 3  # attempts to copy files that a running query may delete meanwhile
 
 
@@ -39,6 +40,8 @@ class Saved:
     conf: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     """Offset of each of its sources, in Spark's form, by name."""
+    recent: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """The same for each of its newest batches."""
     outputs: Mapping[str, int] = field(default_factory=dict)
     """End positions of the channels that it writes."""
     files: tuple[str, ...] = ()
@@ -115,8 +118,9 @@ class StateStore:
         """Read the record of a unit's saved state."""
         try:
             with self._reached():
-                return Saved(**json.loads(self._fs.cat_file(self._path(name, _EARLY if early else _NOTE))))
-        except (ValueError, TypeError) as error:
+                note = json.loads(self._fs.cat_file(self._path(name, _EARLY if early else _NOTE)))
+            return Saved(**{**note, "recent": {int(n): ends for n, ends in note.get("recent", {}).items()}})
+        except (ValueError, TypeError, AttributeError) as error:
             raise RuntimeFailure(
                 f"the saved state is damaged: {error}", where=self._path(name), hint="save it again"
             ) from error
@@ -214,6 +218,14 @@ def put_early(checkpoint: Path, name: str, store: StateStore) -> Saved | None:
 
 def _as_of(checkpoint: Path, done: int) -> tuple[Saved, dict[str, Path]]:
     """Describe a checkpoint as of a batch, and list its files."""
+    files = {str(f.relative_to(checkpoint)): f for f in _files(checkpoint, done + 1)}
+    saved = stood_at(checkpoint, done)
+    size = sum(f.stat().st_size for f in files.values())
+    return replace(saved, recent=_recent(checkpoint, done), files=tuple(files), bytes=size), files
+
+
+def stood_at(checkpoint: Path, done: int) -> Saved:
+    """Return the positions and watermarks of a query after a batch."""
     version, header, *lines = (checkpoint / "offsets" / str(done)).read_text().splitlines()
     if version != "v2":
         raise RuntimeFailure(
@@ -223,18 +235,27 @@ def _as_of(checkpoint: Path, done: int) -> tuple[Saved, dict[str, Path]]:
         )
     metadata = json.loads(header)
     commit = json.loads((checkpoint / "commits" / str(done)).read_text().splitlines()[1])
-    files = {str(f.relative_to(checkpoint)): f for f in _files(checkpoint, done + 1)}
-    saved = Saved(
+    return Saved(
         batch=done,
         watermark=int(metadata["batchWatermarkMs"]),
         next_watermark=int(commit.get("nextBatchWatermarkMs", 0)),
         timestamp=int(metadata["batchTimestampMs"]),
         conf=metadata["conf"],
-        sources=dict(line.split(":", 1) for line in lines),
-        files=tuple(files),
-        bytes=sum(f.stat().st_size for f in files.values()),
+        sources=_sources(lines),
     )
-    return saved, files
+
+
+def _recent(checkpoint: Path, done: int) -> dict[int, dict[str, str]]:
+    """Return the offsets of each of the newest batches up to one."""
+    found = {}
+    for batch in range(max(0, done - _RECENT), done + 1):
+        with contextlib.suppress(FileNotFoundError):
+            found[batch] = _sources((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:])
+    return found
+
+
+def _sources(lines: Iterable[str]) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in lines)
 
 
 def operators(checkpoint: Path) -> dict[int, str]:

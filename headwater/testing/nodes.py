@@ -241,6 +241,13 @@ class SimulatedNode:
         with self._called("warm_up", spec):
             pass
 
+    def catch_up(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> int | None:
+        """Catch up at once with a unit that runs, if this one has been prepared."""
+        with self._called("catch_up", spec) as world:
+            if world["units"].get(_key(spec)) is None:
+                raise RuntimeFailure("is to catch up before it was prepared", where=spec.id, hint="prepare it first")
+            return 0
+
     def save(self, spec: UnitSpec) -> tuple[int, int]:
         """Save a stopped unit's state for other units."""
         with self._called("save", spec) as world:
@@ -251,7 +258,7 @@ class SimulatedNode:
             world["saved"][_key(spec)] = kept
             return len(kept), len(kept)
 
-    def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> None:
+    def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> bool:
         """Load the saved state of other units into a unit."""
         with self._called("load", spec) as world:
             stored = world["units"].get(_key(spec))
@@ -265,6 +272,7 @@ class SimulatedNode:
                 begun_by = [kept[share.operator] for kept in saved_of if share.operator in kept]
                 if begun_by:
                     stored["kept"][share.operator] = " + ".join(sorted(set(begun_by)))
+            return False
 
     def finish(self, spec: UnitSpec) -> bool:
         """Read the input to its end; every second call finds it done."""

@@ -1,0 +1,141 @@
+"""Let a unit catch up with the unit that it replaces while that one runs, so that it takes over without a pause.
+
+The new unit begins with the state that the other one had after some batch. It repeats the other's batches, one by
+one and up to the same positions, and its output is discarded. So after each batch both have the same state and
+watermark, if equal input gives equal results. When the other unit has stopped, the new one repeats the last batches,
+and all later ones are its own. If it cannot, it is begun again from the saved state, as without this.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from headwater.agent.units import Units
+from headwater.core.errors import HeadwaterError
+from headwater.disk.checkpoint import newest_batch
+from headwater.disk.following import Following, read_following, write_following
+from headwater.plan.spec import UnitSpec
+from headwater.state.savedstate import Saved, stood_at
+
+_LOG = logging.getLogger(__name__)
+_PATIENCE = 5.0  # seconds without a finished batch after which the saved state is loaded instead
+_LOOK = 0.01
+
+
+def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Callable[[], None]) -> int | None:
+    """Let a unit repeat the batches of another one, which ``early`` names; return how many are left.
+
+    ``begin`` makes its checkpoint from the state of ``early``. Return None where it does not catch up.
+    """
+    file, checkpoint = units.layout.following(spec.unit), units.layout.checkpoint(spec.unit)
+    found = read_following(file)
+    if found is None or found.source != source or found.released or found.ending or not _joins(units, spec, early):
+        give_up(units, spec)
+        begin()
+        found = Following(source=source)
+    done = newest_batch(checkpoint / "commits")
+    _extend(units, spec, replace(found, until=None), early, done)
+    try:
+        running = units.following.get(spec.id)
+        if running is None:
+            running = units.following[spec.id] = units.follow(spec)
+        error = running.failure(spec.id)
+    except HeadwaterError as raised:
+        if raised.retryable:
+            raise
+        error = raised  # type: ignore[assignment]
+    if error is not None:
+        _LOG.warning("unit %s does not catch up: %s", spec.id, error)
+        give_up(units, spec)
+        return None
+    return early.batch - newest_batch(checkpoint / "commits")
+
+
+def take_over(units: Units, spec: UnitSpec, source: str, saved: Saved) -> bool:
+    """Let a unit repeat the last batches of another one, which has stopped; return whether it stands where that did.
+
+    Where it does not, nothing is left of it.
+    """
+    found = read_following(units.layout.following(spec.unit))
+    if found is None:
+        return False
+    if found.source == source and not found.released and _repeats(units, spec, found, saved):
+        write_following(units.layout.following(spec.unit), replace(found, batches={}, until=saved.batch))
+        return True
+    give_up(units, spec)
+    return False
+
+
+def release(units: Units, spec: UnitSpec) -> bool:
+    """Let a unit that stands where the other one stopped go on; return whether it runs."""
+    file = units.layout.following(spec.unit)
+    found = read_following(file)
+    if found is None or found.released:
+        file.unlink(missing_ok=True)
+        return False
+    if found.until is None:
+        give_up(units, spec)
+        return False
+    running = units.following.pop(spec.id, None)
+    if running is None or running.failure(spec.id) is not None:
+        return False  # it is started from its checkpoint
+    write_following(file, replace(found, released=True))
+    units.take_over(spec, running, found.until)
+    return True
+
+
+def give_up(units: Units, spec: UnitSpec) -> None:
+    """End a unit that repeats the batches of another one, and delete its state."""
+    file = units.layout.following(spec.unit)
+    found = read_following(file)
+    units.end_following(spec)
+    if found is None or found.released:
+        return
+    shutil.rmtree(units.layout.checkpoint(spec.unit), ignore_errors=True)
+    file.unlink(missing_ok=True)
+
+
+def _joins(units: Units, spec: UnitSpec, early: Saved) -> bool:
+    """Return whether the batches that another unit has kept follow the last one that a unit has done."""
+    done = newest_batch(units.layout.checkpoint(spec.unit) / "commits")
+    return 0 <= done <= early.batch and (done == early.batch or done + 1 in early.recent)
+
+
+def _extend(units: Units, spec: UnitSpec, found: Following, saved: Saved, done: int) -> None:
+    """Add the batches that another unit has done meanwhile."""
+    batches: Mapping[int, Mapping[str, str]] = {n: ends for n, ends in saved.recent.items() if n > done}
+    wanted = replace(found, batches=batches)
+    file = units.layout.following(spec.unit)
+    if read_following(file) != wanted:
+        write_following(file, wanted)
+
+
+def _repeats(units: Units, spec: UnitSpec, found: Following, saved: Saved) -> bool:
+    """Wait until a unit has repeated the last batch of another one; return whether both stand at the same point."""
+    checkpoint = units.layout.checkpoint(spec.unit)
+    done = newest_batch(checkpoint / "commits")
+    running = units.following.get(spec.id)
+    if found.until != saved.batch or done != saved.batch:
+        if running is None or not _joins(units, spec, saved):
+            return False
+        _extend(units, spec, replace(found, until=None), saved, done)
+    deadline = time.monotonic() + _PATIENCE
+    while (newest := newest_batch(checkpoint / "commits")) < saved.batch:
+        if newest > done:
+            done, deadline = newest, time.monotonic() + _PATIENCE
+        if time.monotonic() > deadline or running is None or running.failure(spec.id) is not None:
+            return False
+        time.sleep(_LOOK)
+    stands = stood_at(checkpoint, saved.batch)
+    same = (stands.watermark, stands.next_watermark) == (saved.watermark, saved.next_watermark)
+    same = same and {n: json.loads(at) for n, at in stands.sources.items()} == {
+        n: json.loads(at) for n, at in saved.sources.items()
+    }
+    if not same:
+        _LOG.warning("unit %s does not stand where the unit that it replaces stopped: its state is loaded", spec.id)
+    return same

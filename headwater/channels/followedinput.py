@@ -1,0 +1,68 @@
+"""One input of a unit that repeats the batches of the unit that it replaces; see ``disk.following``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from headwater.core.errors import ChannelError
+from headwater.disk.following import FollowedBatches
+
+Offset: TypeAlias = "dict[str, int]"
+
+_LOOK = 0.01  # seconds between two looks for the next batch
+_SILENT = 300.0  # seconds after which a batch to repeat is not awaited any longer
+
+
+class FollowedInput:
+    """The end offsets of one input in the repeated batches."""
+
+    def __init__(self, batches: FollowedBatches, name: str) -> None:
+        self._batches = batches
+        self._name = name
+        self._goes_on = False
+
+    @staticmethod
+    def option(file: Path, checkpoint: Path, name: str, pace: float) -> str:
+        """Return the option that describes an input to ``of``."""
+        return json.dumps({"file": str(file), "checkpoint": str(checkpoint), "name": name, "pace": pace})
+
+    @classmethod
+    def of(cls, option: str) -> FollowedInput:
+        """Make the input that an option describes."""
+        found = json.loads(option)
+        batches = FollowedBatches(Path(found["file"]), Path(found["checkpoint"]), float(found["pace"]))
+        return cls(batches, str(found["name"]))
+
+    def next_end(self, has_come: Callable[[Offset], bool]) -> Offset | None:
+        """Wait for the end of the next batch to repeat and for its entries.
+
+        Return None for a query that goes on by itself, at its next trigger. Raise ChannelError for a query that is to
+        end, so that it plans no batch of its own.
+        """
+        deadline, batch = time.monotonic() + _SILENT, self._batches.next_batch
+        tick: float | None = None
+        while True:
+            now = self._batches.now()
+            if now is None or (now.publishes(batch) and now.ending):
+                return None
+            if now.publishes(batch):
+                if tick is None:
+                    tick = time.monotonic() + (self._batches.until_trigger if self._goes_on else 0.0)
+                self._goes_on = True
+                if time.monotonic() >= tick:
+                    return None
+            elif now.ending or time.monotonic() > deadline:
+                raise ChannelError(
+                    f"batch {batch} is not repeated: the unit is not to take over any longer",
+                    where=self._name,
+                    hint="let this query end",
+                )
+            elif batch in now.batches:
+                end: Offset = json.loads(now.batches[batch][self._name])
+                if has_come(end):
+                    return end
+            time.sleep(_LOOK)

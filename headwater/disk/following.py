@@ -1,0 +1,91 @@
+"""The file through which a unit that is to take over repeats the batches of the unit that it replaces.
+
+It holds the end offsets of the other unit's batches. The new unit's sources end its batches there, and its sink
+discards them: the other unit has published them. From ``until`` on its batches are its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from headwater.disk.checkpoint import newest_batch
+from headwater.disk.durable import read_note, write_atomically
+
+
+@dataclass(frozen=True, kw_only=True)
+class Following:
+    """The batches of a unit that another one repeats.
+
+    ``source`` names the state that the unit began with. ``batches`` has the end offsets of each batch by the name of
+    the source, as Spark writes them. ``until`` is the last batch that is repeated, once it is known. ``released``: the
+    unit goes on by itself. ``ending``: its query is about to be stopped, and waits for nothing.
+    """
+
+    source: str
+    batches: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    until: int | None = None
+    released: bool = False
+    ending: bool = False
+
+    def publishes(self, batch: int) -> bool:
+        """Return whether the output of a batch is the unit's own."""
+        return self.released and self.until is not None and batch > self.until
+
+
+def read_following(file: Path) -> Following | None:
+    """Read the file; None where there is none."""
+    note = read_note(file)
+    if not note:
+        return None
+    batches = {int(number): dict(ends) for number, ends in note["batches"].items()}
+    return Following(**{**note, "batches": batches})
+
+
+def write_following(file: Path, following: Following) -> None:
+    """Replace the file; after a power cut the unit begins anew, or has been released and does not need it."""
+    write_atomically(file, json.dumps(asdict(following)), fsync=following.until is not None)
+
+
+def end_following(file: Path) -> None:
+    """Let a query that waits for the next batch to repeat, or for its next trigger, be stopped at once."""
+    found = read_following(file)
+    if found is not None and not found.ending:
+        write_following(file, replace(found, ending=True))
+
+
+class FollowedBatches:
+    """The batches that one query repeats, as its sources see them. The file is read again where it has changed."""
+
+    def __init__(self, file: Path, checkpoint: Path, pace: float) -> None:
+        """``pace``: seconds between two batches of its own: its trigger fires at once."""
+        self._file = file
+        self._checkpoint = checkpoint
+        self._pace = pace
+        self._stamp: tuple[int, int, int] | None = None
+        self._found: Following | None = None
+
+    def now(self) -> Following | None:
+        """Return the present content of the file."""
+        try:
+            status = os.stat(self._file)
+        except FileNotFoundError:
+            return None
+        stamp = status.st_mtime_ns, status.st_ino, status.st_size
+        if stamp != self._stamp:
+            self._found, self._stamp = read_following(self._file), stamp
+        return self._found
+
+    @property
+    def next_batch(self) -> int:
+        """The number of the batch that the query plans next."""
+        return newest_batch(self._checkpoint / "offsets") + 1
+
+    @property
+    def until_trigger(self) -> float:
+        """Seconds until the next trigger of a query that goes on by itself: at a multiple of its interval."""
+        return self._pace - time.time() % self._pace if self._pace else 0.0

@@ -1,0 +1,43 @@
+"""Units that catch up with the running unit that they replace, so that they take over without a pause. Pure.
+
+Such a unit repeats the other one's batches while that one runs. This needs equal operators and inputs, inputs that
+can be read again up to any position (channels), and results that depend on these alone.
+"""
+
+from __future__ import annotations
+
+from headwater.dataflow.lookup import Lookup
+from headwater.dataflow.operators import Watermark
+from headwater.dataflow.sinks import JdbcSink, RealTimeKafkaSink
+from headwater.dataflow.stateful import updates
+from headwater.plan.content import own_sources
+from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.transfer import StateTransfer
+
+_OTHERWISE = (Watermark, Lookup, JdbcSink, RealTimeKafkaSink)
+"""Operators with inputs of their own (signals of event time, versions of a table), or sinks that Spark writes."""
+
+
+def can_catch_up(transfer: StateTransfer, running: DeploymentPlan, wanted: DeploymentPlan) -> bool:
+    """Return whether a unit of a wanted plan can repeat the batches of the running unit whose state it takes over."""
+    if len(transfer.source_units) != 1 or transfer.fresh:
+        return False
+    unit, old = wanted.unit(transfer.unit), running.unit(transfer.source_units[0])
+    if not _is_same(unit, old) or not _reads_channels(wanted, unit):
+        return False
+    if {c.id for c in wanted.inputs(unit)} != {c.id for c in running.inputs(old)}:
+        return False
+    if any(s.by is not None or s.part is not None or s.number != s.source_units[0].number for s in transfer.shares):
+        return False
+    return all(r.source_units == (old.id,) and not (r.joined or r.level or r.prompt) for r in transfer.readings)
+
+
+def _is_same(unit: Unit, old: Unit) -> bool:
+    return (unit.key, unit.operators, unit.locations, unit.part) == (old.key, old.operators, old.locations, old.part)
+
+
+def _reads_channels(plan: DeploymentPlan, unit: Unit) -> bool:
+    inside = [plan.dataflow[i] for i in unit.operators]
+    if own_sources(plan.dataflow, unit) or not plan.inputs(unit):
+        return False
+    return not any(isinstance(o, _OTHERWISE) or updates(o) for o in inside)
