@@ -126,7 +126,7 @@ class Feed(threading.Thread):
 class Trial:
     """A controller and the agents it starts, in a directory."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, *, catch_up: bool) -> None:
         self.place = place
         self.store = str(place / "store.db")
         command = [
@@ -144,6 +144,7 @@ class Trial:
         ]
         roots = [str(common.ROOT), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(r for r in roots if r)}
+        environment["HEADWATER_CATCH_UP"] = str(int(catch_up))
         with (place / "up.log").open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
@@ -343,7 +344,7 @@ def restarts(place: Path, options: argparse.Namespace) -> list[float]:
 def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     """Run the benchmark; return the result in its shape."""
     (place / "in" / "nyc").mkdir(parents=True)
-    feed, trial = Feed(place / "in" / "nyc", options.rate), Trial(place)
+    feed, trial = Feed(place / "in" / "nyc", options.rate), Trial(place, catch_up=options.way == "catch-up")
     say = (lambda text: print(text, flush=True)) if options.steps else lambda text: None
     try:
         feed.start()
@@ -364,6 +365,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
         batch.stop()
     return judged(made, seen, plain, feed, calm_of(options)) | {
         "rate": options.rate,
+        "way": options.way,
         "lost": difference.lost,
         "duplicated": difference.duplicated,
         "rows_in": feed.rows,
@@ -399,6 +401,12 @@ def main() -> None:
     """Run the benchmark."""
     parser = common.arguments(__doc__.splitlines()[0], repeats=10)
     parser.add_argument("--rate", type=int, default=83, help="trips a second")
+    parser.add_argument(
+        "--way",
+        choices=("catch-up", "stop"),
+        default="catch-up",
+        help="units that move catch up with the running ones, or start when these have stopped",
+    )
     parser.add_argument("--steps", action="store_true", help="show the seconds of each step")
     parser.add_argument("--no-plain", action="store_true", help="leave the plain query out")
     parser.add_argument("--keep", action="store_true", help="keep the directory")

@@ -141,7 +141,7 @@ def catch_up(
     """
     (name,) = names
     source = _stored(spec, name)
-    if not name or not store.has_early(source):
+    if not units.settings.catch_up or not name or not store.has_early(source):
         return None
     early = store.saved(source, early=True)
     if early.batch < 0:

@@ -98,6 +98,13 @@ def zone(
             show_default=False,
         ),
     ] = None,
+    catch_up: Annotated[
+        bool,
+        typer.Option(
+            envvar="HEADWATER_CATCH_UP",
+            help="Let a unit that moves here catch up with the running one before it takes over.",
+        ),
+    ] = True,
     offer: Annotated[
         list[str] | None,
         typer.Option(
@@ -170,7 +177,7 @@ def zone(
         secrets=permissions.secrets,
     )
     channel = ChannelSettings(max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value)
-    settings = UnitSettings(trigger=trigger, channel=channel, state_store=state_store)
+    settings = UnitSettings(trigger=trigger, channel=channel, state_store=state_store, catch_up=catch_up)
     if stand_in and offer:
         raise typer.BadParameter("--offer and --stand-in exclude each other")
     offers = None if stand_in else offers_of(offer or ())

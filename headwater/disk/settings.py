@@ -26,6 +26,8 @@ class UnitSettings:
     channel: ChannelSettings = field(default_factory=ChannelSettings)
     max_rows_per_batch: int | None = None
     state_store: str | None = None
+    catch_up: bool = True
+    """Whether a unit that moves may catch up with the running one before it takes over."""
     measure: bool = True
     """Whether queries count the rows of operators whose count does not follow from others; see ``counting``."""
 

@@ -1,0 +1,208 @@
+"""A unit that repeats the batches of the one that it replaces: which can, the steps, and the file between them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import headwater as hw
+from headwater.channels.filelog import FileLog
+from headwater.channels.followedinput import FollowedInput
+from headwater.core.errors import ChannelError
+from headwater.disk.following import FollowedBatches, Following, end_following, read_following, write_following
+from headwater.plan.deployment import Edge
+from headwater.plan.diff import diff
+from headwater.plan.explain import explain
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.steps import CatchUp, Load, Prepare, Stop, Switch
+from headwater.query.writer import HeadwaterSink, UnitWriter
+from tests.deployments.flows import lifted
+from tests.deployments.test_handover import CONTINUUM, planned
+from tests.patience import PATIENCE
+from tests.unit.changes import steps_of
+
+
+def kinds(before: DeploymentPlan, after: DeploymentPlan) -> list[str]:
+    return [s.kind for s in steps_of(diff(before, after))]
+
+
+def cut_out(*cuts: Edge, first: str = "list") -> DeploymentPlan:
+    return planned("/in", "/out", first, *cuts)
+
+
+def test_a_unit_that_moves_as_a_whole_catches_up_before_the_running_one_stops() -> None:
+    steps = steps_of(diff(cut_out(("once", "rising")), cut_out(("counted", "list"), first="rising")))
+    (catch_up,) = [s for s in steps if isinstance(s, CatchUp)]
+    assert catch_up.unit == "counted@C1" and catch_up.transfer.source_units == ("counted@E1",) and catch_up.saved[0]
+    at = steps.index(catch_up)
+    stop = steps[at + 1]
+    assert isinstance(stop, Stop) and stop.unit == "counted@E1"
+    earlier = [s for s in steps[:at] if isinstance(s, Prepare)]
+    assert ("prepare", "counted@C1") in [(s.kind, s.unit) for s in earlier]
+    after = [s for s in steps[at:] if isinstance(s, Load | Switch | Prepare)]
+    assert [type(s) for s in after[:2]] == [Load, Switch], "it is not prepared twice"
+    text = "\n".join(explain(steps))
+    assert "let counted@C1 catch up with counted@E1 while that one runs" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(cut_out(), cut_out(first="rising"), id="fission"),
+        pytest.param(cut_out(first="rising"), cut_out(), id="fusion"),
+        pytest.param(cut_out(("once", "rising")), cut_out(first="rising"), id="moved and fused"),
+        pytest.param(
+            cut_out(("once", "rising")),
+            cut_out(("rising", "counted"), ("counted", "list"), first="rising"),
+            id="moved and split",
+        ),
+    ],
+)
+def test_operators_that_are_cut_otherwise_are_stopped_first(before: DeploymentPlan, after: DeploymentPlan) -> None:
+    found = kinds(before, after)
+    assert "load" in found and "catch_up" not in found
+
+
+def joined(first: str, *cuts: Edge, table: bool) -> DeploymentPlan:
+    """Plan windows behind a filter, with a reference table or a watermark of their own in front."""
+    builder = hw.flow("other", locations=["L1"])
+    read = builder.read.json("/in", "id bigint, ts timestamp, k string", location_as="location").named("read")
+    if table:
+        prices = builder.table.csv("/prices.csv", "k string, price double")
+        timed = read.with_watermark("ts", "1 second").join(prices, "k").named("next")
+    else:
+        timed = read.where("id > 0").named("kept").with_watermark("ts", "1 second").named("next")
+    counted = timed.group_by(hw.window("ts", "10 seconds"), "k").agg(n="count(*)").named("counted")
+    counted.select("k", "n").named("list").write.parquet("/out").named("out")
+    return lifted(builder.build(), CONTINUUM, first, *cuts)
+
+
+@pytest.mark.parametrize("table", [True, False], ids=["reference table", "watermark"])
+def test_units_with_inputs_beside_channels_are_stopped_first(table: bool) -> None:
+    above = [i for i in joined("list", table=table).dataflow.order]
+    into: Edge = (above[above.index("next") - 1], "next")
+    found = kinds(joined("list", into, table=table), joined("next", ("counted", "list"), table=table))
+    assert "load" in found and "catch_up" not in found
+
+
+# ---------------------------------------------------------------- the file, and its readers
+
+
+class Query:
+    """The directory of a query whose sources end their batches where another query did."""
+
+    def __init__(self, root: Path) -> None:
+        self.file, self.checkpoint = root / "following.json", root / "checkpoint"
+        (self.checkpoint / "offsets").mkdir(parents=True)
+
+    def plan(self, batch: int) -> None:
+        (self.checkpoint / "offsets" / str(batch)).touch()
+
+    def input(self, name: str = "c", pace: float = 0.0) -> FollowedInput:
+        return FollowedInput(FollowedBatches(self.file, self.checkpoint, pace), name)
+
+
+def ends(**at: int) -> dict[str, str]:
+    return {name: json.dumps({"x@E1": position}) for name, position in at.items()}
+
+
+def waiting(act: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Do something in a thread; return it and the list of its result."""
+    found: list[object] = []
+
+    def run() -> None:
+        try:
+            found.append(act())
+        except ChannelError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, found
+
+
+def test_a_source_ends_each_batch_where_the_other_unit_did(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    query.plan(6)
+    write_following(query.file, Following(source="s", batches={7: ends(c=3, d=1), 8: ends(c=5, d=1)}))
+    one, other = query.input("c"), query.input("d")
+    assert one.next_end(lambda end: True) == {"x@E1": 3} and other.next_end(lambda end: True) == {"x@E1": 1}
+    query.plan(7)
+    assert one.next_end(lambda end: True) == {"x@E1": 5}
+    query.plan(8)
+    thread, found = waiting(lambda: one.next_end(lambda end: True))
+    write_following(query.file, Following(source="s", batches={9: ends(c=6, d=2)}))
+    thread.join(PATIENCE)
+    assert found == [{"x@E1": 6}]
+
+
+def test_a_batch_is_repeated_when_its_entries_have_come(tmp_path: Path) -> None:
+    query, come = Query(tmp_path), threading.Event()
+    query.plan(0)
+    write_following(query.file, Following(source="s", batches={1: ends(c=3)}))
+    asked = threading.Event()
+
+    def has_come(end: dict[str, int]) -> bool:
+        asked.set()
+        return come.is_set() and end == {"x@E1": 3}
+
+    thread, found = waiting(lambda: query.input().next_end(has_come))
+    assert asked.wait(PATIENCE) and not found
+    come.set()
+    thread.join(PATIENCE)
+    assert found == [{"x@E1": 3}]
+
+
+def test_a_released_query_goes_on_by_itself_and_one_that_is_given_up_plans_nothing(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    query.plan(4)
+    write_following(query.file, Following(source="s", until=4))
+    thread, found = waiting(lambda: query.input().next_end(lambda end: True))
+    write_following(query.file, Following(source="s", until=4, released=True))
+    thread.join(PATIENCE)
+    assert found == [None]
+    waits = query.input(pace=3600.0)
+    assert waits.next_end(lambda end: True) is None, "its first batch does not wait for the trigger"
+    thread, found = waiting(lambda: waits.next_end(lambda end: True))
+    thread.join(0.2)
+    assert not found, "its next batches do"
+    end_following(query.file)
+    thread.join(PATIENCE)
+    assert found == [None]
+    write_following(query.file, Following(source="s"))
+    thread, found = waiting(lambda: query.input().next_end(lambda end: True))
+    end_following(query.file)
+    thread.join(PATIENCE)
+    assert isinstance(found[0], ChannelError)
+    again = read_following(query.file)
+    assert again is not None and again.ending
+
+
+def test_output_that_another_unit_has_published_is_discarded(tmp_path: Path) -> None:
+    file, log = tmp_path / "following.json", FileLog(tmp_path / "log")
+    rows = pa.table({"id": pa.array([1, 2], pa.int64())})
+
+    def written(batch: int) -> None:
+        from pyspark.sql.types import LongType, StructField, StructType
+
+        writers = [{"tag": 0, "kind": "filelog", "path": str(tmp_path / "log")}]
+        config = {"epoch": 1, "sink_writers": writers, "following": str(file)}
+        sink = HeadwaterSink({"config": json.dumps(config)})
+        writer = sink.streamWriter(StructType([StructField("id", LongType())]), False)
+        assert isinstance(writer, UnitWriter)
+        writer.commit([writer.write(iter(rows.to_batches()))], batch)
+
+    write_following(file, Following(source="s"))
+    written(1)
+    write_following(file, Following(source="s", until=2))
+    written(2)
+    assert not (tmp_path / "log").exists(), "no sink writer is opened"
+    write_following(file, replace(Following(source="s"), until=2, released=True))
+    written(3)
+    assert log.totals(log.latest())[0] == 2
