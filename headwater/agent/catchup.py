@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headwater.agent.units import Units
 from headwater.core.errors import HeadwaterError
-from headwater.disk.checkpoint import newest_batch
+from headwater.disk.checkpoint import clear, newest_batch
 from headwater.disk.following import Following, read_following, write_following
 from headwater.plan.spec import UnitSpec
 from headwater.state.savedstate import Saved, stood_at
@@ -96,7 +95,7 @@ def give_up(units: Units, spec: UnitSpec) -> None:
     units.end_following(spec)
     if found is None or found.released:
         return
-    shutil.rmtree(units.layout.checkpoint(spec.unit), ignore_errors=True)
+    clear(units.layout.checkpoint(spec.unit))
     file.unlink(missing_ok=True)
 
 

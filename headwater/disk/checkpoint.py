@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import secrets
+import shutil
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -77,6 +78,17 @@ def checkpoint_number(checkpoint: str, *, where: str | None = None) -> int:
 def is_unnumbered(checkpoint: Path) -> bool:
     """Return whether a checkpoint has batches and no number: it lost it, or is older than numbers."""
     return not (checkpoint / _NUMBER_FILE).exists() and any((checkpoint / "offsets").glob("[0-9]*"))
+
+
+def clear(checkpoint: Path) -> None:
+    """Delete the batches and the state of a checkpoint whose output nobody has seen; its number stays."""
+    if not checkpoint.is_dir():
+        return
+    for child in checkpoint.iterdir():
+        if child.is_dir():
+            shutil.rmtree(child, ignore_errors=True)
+        elif child.name != _NUMBER_FILE:
+            child.unlink(missing_ok=True)
 
 
 def newest_batch(log: Path) -> int:
