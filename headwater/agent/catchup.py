@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from headwater.agent.units import Units
 from headwater.core.errors import HeadwaterError
+from headwater.disk.catchup import CatchUpRecord, read_catch_up, write_catch_up
 from headwater.disk.checkpoint import clear, newest_batch
-from headwater.disk.following import Following, read_following, write_following
 from headwater.plan.spec import UnitSpec
 from headwater.state.savedstate import Saved, stood_at
 
@@ -31,18 +31,18 @@ def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Cal
 
     ``begin`` makes its checkpoint from the state of ``early``. Return None where it does not catch up.
     """
-    file, checkpoint = units.layout.following(spec.unit), units.layout.checkpoint(spec.unit)
-    found = read_following(file)
+    file, checkpoint = units.layout.catch_up(spec.unit), units.layout.checkpoint(spec.unit)
+    found = read_catch_up(file)
     if found is None or found.source != source or found.released or found.ending or not _joins(units, spec, early):
         give_up(units, spec)
         begin()
-        found = Following(source=source)
+        found = CatchUpRecord(source=source)
     done = newest_batch(checkpoint / "commits")
     _extend(units, spec, replace(found, until=None), early, done)
     try:
-        running = units.following.get(spec.id)
+        running = units.catching_up.get(spec.id)
         if running is None:
-            running = units.following[spec.id] = units.follow(spec)
+            running = units.catching_up[spec.id] = units.catch_up(spec)
         error = running.failure(spec.id)
     except HeadwaterError as raised:
         if raised.retryable:
@@ -60,11 +60,11 @@ def take_over(units: Units, spec: UnitSpec, source: str, saved: Saved) -> bool:
 
     Where it does not, nothing is left of it.
     """
-    found = read_following(units.layout.following(spec.unit))
+    found = read_catch_up(units.layout.catch_up(spec.unit))
     if found is None:
         return False
     if found.source == source and not found.released and _repeats(units, spec, found, saved):
-        write_following(units.layout.following(spec.unit), replace(found, batches={}, until=saved.batch))
+        write_catch_up(units.layout.catch_up(spec.unit), replace(found, batches={}, until=saved.batch))
         return True
     give_up(units, spec)
     return False
@@ -72,27 +72,27 @@ def take_over(units: Units, spec: UnitSpec, source: str, saved: Saved) -> bool:
 
 def release(units: Units, spec: UnitSpec) -> bool:
     """Let a unit that stands where the other one stopped go on; return whether it runs."""
-    file = units.layout.following(spec.unit)
-    found = read_following(file)
+    file = units.layout.catch_up(spec.unit)
+    found = read_catch_up(file)
     if found is None or found.released:
         file.unlink(missing_ok=True)
         return False
     if found.until is None:
         give_up(units, spec)
         return False
-    running = units.following.pop(spec.id, None)
+    running = units.catching_up.pop(spec.id, None)
     if running is None or running.failure(spec.id) is not None:
         return False  # it is started from its checkpoint
-    write_following(file, replace(found, released=True))
+    write_catch_up(file, replace(found, released=True))
     units.take_over(spec, running, found.until)
     return True
 
 
 def give_up(units: Units, spec: UnitSpec) -> None:
     """End a unit that repeats the batches of another one, and delete its state."""
-    file = units.layout.following(spec.unit)
-    found = read_following(file)
-    units.end_following(spec)
+    file = units.layout.catch_up(spec.unit)
+    found = read_catch_up(file)
+    units.end_catch_up(spec)
     if found is None or found.released:
         return
     clear(units.layout.checkpoint(spec.unit))
@@ -105,20 +105,20 @@ def _joins(units: Units, spec: UnitSpec, early: Saved) -> bool:
     return 0 <= done <= early.batch and (done == early.batch or done + 1 in early.recent)
 
 
-def _extend(units: Units, spec: UnitSpec, found: Following, saved: Saved, done: int) -> None:
+def _extend(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved, done: int) -> None:
     """Add the batches that another unit has done meanwhile."""
     batches: Mapping[int, Mapping[str, str]] = {n: ends for n, ends in saved.recent.items() if n > done}
     wanted = replace(found, batches=batches)
-    file = units.layout.following(spec.unit)
-    if read_following(file) != wanted:
-        write_following(file, wanted)
+    file = units.layout.catch_up(spec.unit)
+    if read_catch_up(file) != wanted:
+        write_catch_up(file, wanted)
 
 
-def _repeats(units: Units, spec: UnitSpec, found: Following, saved: Saved) -> bool:
+def _repeats(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved) -> bool:
     """Wait until a unit has repeated the last batch of another one; return whether both stand at the same point."""
     checkpoint = units.layout.checkpoint(spec.unit)
     done = newest_batch(checkpoint / "commits")
-    running = units.following.get(spec.id)
+    running = units.catching_up.get(spec.id)
     if found.until != saved.batch or done != saved.batch:
         if running is None or not _joins(units, spec, saved):
             return False

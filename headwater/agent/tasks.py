@@ -197,7 +197,7 @@ class NodeTasks:
         """Return whether a unit is to run, or has not ended."""
         works = self._own.all() if self._own is not None else ()
         left = any(work.running is not None and not work.finished for work in works)
-        left = left or (self._own is not None and bool(self._own.following))
+        left = left or (self._own is not None and bool(self._own.catching_up))
         return left or "running" in self.wanted().values()
 
     # ------------------------------------------------------------ requests

@@ -32,6 +32,7 @@ from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.sinks import FileSink, RealTimeKafkaSink
+from headwater.disk.catchup import end_catch_up
 from headwater.disk.checkpoint import (
     advances_watermark,
     begin_run,
@@ -40,7 +41,6 @@ from headwater.disk.checkpoint import (
     positions,
 )
 from headwater.disk.durable import is_fresh, read_note, write_atomically
-from headwater.disk.following import end_following
 from headwater.disk.layout import REPLAYED, Layout, sink_directory
 from headwater.disk.repair import examine, repair
 from headwater.disk.settings import UnitSettings
@@ -110,7 +110,7 @@ class Units:
         self._ready: dict[str, tuple[UnitSpec, str, CompiledUnit]] = {}
         """Specs of units that were compiled as a check, and the Spark they were compiled for."""
         self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
-        self.following: dict[str, Running] = {}
+        self.catching_up: dict[str, Running] = {}
         """Queries of units that repeat the batches of others, to take over from them."""
         self.warm_ups: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         """Locks by checkpoint: one warm-up per unit at a time."""
@@ -179,11 +179,11 @@ class Units:
             return ready[2]
         return self.compile(spec)
 
-    def compile(self, spec: UnitSpec, *, starts: bool = False, follows: bool = False) -> CompiledUnit:
+    def compile(self, spec: UnitSpec, *, starts: bool = False, catches_up: bool = False) -> CompiledUnit:
         """Compile a unit; raise its errors. Nothing is started.
 
-        ``starts``: its query is to begin with changed reference tables, which a running one must not see. ``follows``:
-        it is to repeat the batches of another unit first.
+        ``starts``: its query is to begin with changed reference tables, which a running one must not see.
+        ``catches_up``: it is to repeat the batches of another unit first.
         """
         options = self.settings.channel_options()
         with self._explained(spec), self.asking_spark():
@@ -194,7 +194,7 @@ class Units:
                 id_: versions.begin(spark, checkpoint) if starts else versions.current(spark)
                 for id_, versions in self._tables(spec).items()
             }
-            pace = parse_duration(self.settings.trigger) if follows else None
+            pace = parse_duration(self.settings.trigger) if catches_up else None
             compiler = UnitCompiler(spec, spark, self.layout, options, cores, tables=tables, measure=measure, pace=pace)
             return compiler.compile()
 
@@ -231,7 +231,7 @@ class Units:
         self._save(work)
         work.running.wait_until_ready()
 
-    def follow(self, spec: UnitSpec) -> Running:
+    def catch_up(self, spec: UnitSpec) -> Running:
         """Start a unit's query to repeat the batches of another unit; it is not among the units yet."""
         with self._explained(spec), self.asking_spark():
             if (
@@ -241,7 +241,7 @@ class Units:
                 self._end_query(spec, left)
             checkpoint = self.layout.checkpoint(spec.unit)
             repair(checkpoint, examine(checkpoint))
-            running = self._begin(spec, self.compile(spec, follows=True), checkpoint, follows=True)
+            running = self._begin(spec, self.compile(spec, catches_up=True), checkpoint, catches_up=True)
             running.wait_until_ready()
             return running
 
@@ -254,10 +254,10 @@ class Units:
         )
         self._save(work)
 
-    def _begin(self, spec: UnitSpec, compiled: CompiledUnit, checkpoint: Path, *, follows: bool = False) -> Running:
+    def _begin(self, spec: UnitSpec, compiled: CompiledUnit, checkpoint: Path, *, catches_up: bool = False) -> Running:
         """Start a query from a unit's checkpoint."""
         passed = committed_watermark(checkpoint)
-        name, trigger = query_name(spec), "0 seconds" if follows else self.settings.trigger
+        name, trigger = query_name(spec), "0 seconds" if catches_up else self.settings.trigger
         checked = self._checked_files(spec)
         needed = 0
         if isinstance(compiled.spark_sink, RealTimeKafkaSink):
@@ -289,7 +289,7 @@ class Units:
                 run,
                 checkpoint=synced,
                 checked=checked,
-                following=self.layout.following(spec.unit) if follows else None,
+                catch_up=self.layout.catch_up(spec.unit) if catches_up else None,
             )
             if compiled.updates:
                 writer = updates_writer(compiled.frame, config)
@@ -344,9 +344,9 @@ class Units:
         work.running = Running.resumed(query, saved, self._explain(work.spec), reached=reached)
         return True
 
-    def end_following(self, spec: UnitSpec) -> None:
+    def end_catch_up(self, spec: UnitSpec) -> None:
         """End the query of a unit that repeats the batches of another, also one of an earlier agent."""
-        running = self.following.pop(spec.id, None)
+        running = self.catching_up.pop(spec.id, None)
         if running is not None and self.endpoint.alive:
             self._end_query(spec, running.query)
         elif self.endpoint.alive and self.endpoint.attached and self.get(spec.id) is None:
@@ -355,7 +355,7 @@ class Units:
                 self._end_query(spec, query)
 
     def _end_query(self, spec: UnitSpec, query: StreamingQuery) -> None:
-        end_following(self.layout.following(spec.unit))
+        end_catch_up(self.layout.catch_up(spec.unit))
         query.stop()
 
     def is_outdated(self, work: Work) -> bool:
@@ -389,7 +389,7 @@ class Units:
         work = self._work.get(unit)
         if work is None or work.running is None or work.finished or not self.endpoint.alive:
             return
-        end_following(self.layout.following(work.unit))
+        end_catch_up(self.layout.catch_up(work.unit))
         work.running.stop(self.layout.checkpoint(work.unit), at_once=at_once, level=level)
         work.running.observe()
         if work.running.last_batch >= 0:
@@ -402,7 +402,7 @@ class Units:
             if self.endpoint.generation == self._generation:
                 return
             self._generation = self.endpoint.generation
-            self.following.clear()
+            self.catching_up.clear()
             for work in self.all():
                 try:
                     self._save_running(work)

@@ -38,8 +38,8 @@ from pyspark.sql.streaming.datasource import (
 
 from headwater.channels.arrival import arrival_of, record_arrival
 from headwater.channels.base import AGAIN_AFTER, BEGUN, OnCorrupt
+from headwater.channels.catchupinput import CatchUpInput
 from headwater.channels.entry import Entry
-from headwater.channels.followedinput import FollowedInput
 from headwater.channels.lifts import lifts_in, offset_of, raised, read_lifts
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
@@ -85,7 +85,7 @@ class ChannelSource(DataSource):
             again=self._is_set("again"),
             lifted=self._is_set("lifted"),
             checkpoint=Path(checkpoint) if (checkpoint := self.options.get("checkpoint")) else None,
-            followed=FollowedInput.of(followed) if (followed := self.options.get("followed")) else None,
+            catch_up=CatchUpInput.of(described) if (described := self.options.get("catch_up")) else None,
         )
 
     def _punctuate(self) -> bool:
@@ -209,7 +209,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         again: bool = False,
         lifted: bool = False,
         checkpoint: Path | None = None,
-        followed: FollowedInput | None = None,
+        catch_up: CatchUpInput | None = None,
     ) -> None:
         self._members = members
         self._schema = schema
@@ -222,7 +222,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._again = again
         self._lifted = lifted
         self._checkpoint = checkpoint
-        self._followed = followed
+        self._catch_up = catch_up
         self._moved = -math.inf
 
     # -- planning (one process for as long as the query runs) ----------------------------------
@@ -244,7 +244,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end offset of the next batch; that of a batch to repeat as soon as it is known."""
-        if self._followed is not None and (repeated := self._followed.next_end(self._has_come)) is not None:
+        if self._catch_up is not None and (repeated := self._catch_up.next_end(self._has_come)) is not None:
             return repeated
         at = _read(start)
         newest = self._newest(at)

@@ -51,9 +51,9 @@ class Layout:
         """A unit's file that survives restarts: totals, whether it has finished."""
         return self.root / "units" / unit.checkpoint / "unit.json"
 
-    def following(self, unit: Unit) -> Path:
+    def catch_up(self, unit: Unit) -> Path:
         """The batches of another unit that a unit repeats before it takes over."""
-        return self.root / "units" / unit.checkpoint / "following.json"
+        return self.root / "units" / unit.checkpoint / "catch_up.json"
 
     def passed(self, unit: Unit) -> Path:
         """The file of a unit's latency tracking."""

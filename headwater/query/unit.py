@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headwater.adapt.model import waits_for_time
+from headwater.channels.catchupinput import CatchUpInput
 from headwater.channels.channelspec import lineage_of
-from headwater.channels.followedinput import FollowedInput
 from headwater.connectors.marks import CORRUPT
 from headwater.connectors.sources import (
     can_be_malformed,
@@ -112,7 +112,7 @@ class UnitCompiler:
         measure: bool = True,
         pace: float | None = None,
     ) -> None:
-        """``pace``: seconds between two batches of a unit that first repeats those of another; see ``following``."""
+        """``pace``: seconds between two batches of a unit that first repeats those of another; see ``disk.catchup``."""
         self._spec = spec
         self._flow = spec.flow
         self._unit = spec.unit
@@ -343,7 +343,7 @@ class UnitCompiler:
             reader = reader.option("checkpoint", str(synced))
         if self._pace is not None:
             first = len(self._reads) == 1 and not again  # it waits for the trigger on behalf of all
-            reader = reader.option("followed", self._followed(id_, again, self._pace if first else 0.0))
+            reader = reader.option("catch_up", self._catch_up(id_, again, self._pace if first else 0.0))
         frame = reader.load()
         frame = self._timed(frame, type_, "0 seconds") if punctuate else compile.mark(frame, type_)
         part = self._unit.part
@@ -355,11 +355,11 @@ class UnitCompiler:
             frame = frame.where(expression(compile.at_locations(column, self._unit.locations)))
         return frame
 
-    def _followed(self, id_: str, again: str, pace: float) -> str:
+    def _catch_up(self, id_: str, again: str, pace: float) -> str:
         """Describe the input to the reader of a unit that repeats the batches of another one."""
         layout, unit = self._layout, self._unit
         name = name_of_channels(self._spec, id_) + again
-        return FollowedInput.option(layout.following(unit), layout.checkpoint(unit), name, pace)
+        return CatchUpInput.option(layout.catch_up(unit), layout.checkpoint(unit), name, pace)
 
     def _synced(self) -> Path | None:
         """Return the checkpoint if it is to be synced before input is deleted."""

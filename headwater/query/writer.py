@@ -9,7 +9,7 @@ Option ``config`` of ``headwater_sink``::
 ``tracking`` is the JSON form of LatencyTracking. ``run`` is the result of
 ``checkpoint.begin_run``: without it a batch cannot be taken back. ``checkpoint`` is the directory that is synced
 before a batch is published: without it a power cut may lose rows. ``checked`` is the JSON form of CheckedFiles.
-``following`` is the file of batches that the unit repeats; their output is discarded. All five may be left out. Spark
+``catch_up`` is the file of batches that the unit repeats; their output is discarded. All five may be left out. Spark
 writes no results that change to a Python sink, so ``start_updates`` writes each batch of them by itself, with its
 number as option ``batch``.
 
@@ -35,8 +35,8 @@ from pyspark.sql.datasource import (
 from headwater.channels.segments import Segment
 from headwater.connectors.writers import DEAD_LETTERS, SinkWriter, SinkWriterTask, open_sink_writer
 from headwater.core.errors import ChannelError, RuntimeFailure
+from headwater.disk.catchup import read_catch_up
 from headwater.disk.checkpoint import begin_to_publish
-from headwater.disk.following import read_following
 from headwater.disk.syncing import sync_checkpoint
 from headwater.query.checkedfiles import CheckedFiles
 from headwater.query.ingest import IngestTimes
@@ -63,7 +63,7 @@ def sink_config(
     *,
     checkpoint: Path | None = None,
     checked: CheckedFiles | None = None,
-    following: Path | None = None,
+    catch_up: Path | None = None,
 ) -> str:
     """Write option ``config``."""
     if not sink_writers:
@@ -72,8 +72,8 @@ def sink_config(
     config["checkpoint"] = str(checkpoint) if checkpoint else None
     if checked is not None:
         config["checked"] = checked.to_data()
-    if following is not None:
-        config["following"] = str(following)
+    if catch_up is not None:
+        config["catch_up"] = str(catch_up)
     return json.dumps(config)
 
 
@@ -98,7 +98,7 @@ class HeadwaterSink(DataSource):
             tracking = LatencyTracking.from_data(config["tracking"]) if "tracking" in config else None
             run, checkpoint = config.get("run"), config.get("checkpoint")
             checked = CheckedFiles.from_data(config["checked"]) if "checked" in config else None
-            following = Path(config["following"]) if "following" in config else None
+            catch_up = Path(config["catch_up"]) if "catch_up" in config else None
         except (KeyError, ValueError, TypeError) as error:
             raise ChannelError(
                 f"not a sink config: {error!r}",
@@ -120,7 +120,7 @@ class HeadwaterSink(DataSource):
                     hint=f"make one struct column o<tag> per sink writer and an int column {TAG}",
                 )
         writers = dict(zip(tags, specs, strict=True))
-        return UnitWriter(epoch, writers, tracking, run, checkpoint=checkpoint, checked=checked, following=following)
+        return UnitWriter(epoch, writers, tracking, run, checkpoint=checkpoint, checked=checked, catch_up=catch_up)
 
 
 class SinkMessage(WriterCommitMessage):
@@ -147,11 +147,11 @@ class UnitWriter(DataSourceStreamArrowWriter):
         *,
         checkpoint: str | None = None,
         checked: CheckedFiles | None = None,
-        following: Path | None = None,
+        catch_up: Path | None = None,
     ) -> None:
-        found = read_following(following) if following is not None else None
-        self._follows = found is not None and not found.released
-        if self._follows:
+        found = read_catch_up(catch_up) if catch_up is not None else None
+        self._discards = found is not None and not found.released
+        if self._discards:
             return
         self._checked = checked
         if checked is not None:
@@ -167,7 +167,7 @@ class UnitWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """Write one task's rows."""
-        if self._follows:
+        if self._discards:
             for _ in iterator:
                 pass
             return SinkMessage({})
@@ -193,7 +193,7 @@ class UnitWriter(DataSourceStreamArrowWriter):
 
         Raises ChannelError for a batch that was taken back after its query was stopped.
         """
-        if self._follows:
+        if self._discards:
             return
         if self._checked is not None:
             self._checked.check_batch(batchId)
@@ -212,7 +212,7 @@ class UnitWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what the tasks of a failed batch have written."""
-        if self._follows:
+        if self._discards:
             return
         for tag, sink_writer in self._sink_writers().items():
             sink_writer.abort(_segments_of(messages, tag))

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
+from headwater.channels.catchupinput import CatchUpInput
 from headwater.channels.filelog import FileLog
-from headwater.channels.followedinput import FollowedInput
 from headwater.core.errors import ChannelError
-from headwater.disk.following import FollowedBatches, Following, end_following, read_following, write_following
+from headwater.disk.catchup import CatchUpBatches, CatchUpRecord, end_catch_up, read_catch_up, write_catch_up
 from headwater.plan.deployment import Edge
 from headwater.plan.diff import diff
 from headwater.plan.explain import explain
@@ -98,14 +98,14 @@ class Query:
     """The directory of a query whose sources end their batches where another query did."""
 
     def __init__(self, root: Path) -> None:
-        self.file, self.checkpoint = root / "following.json", root / "checkpoint"
+        self.file, self.checkpoint = root / "catch_up.json", root / "checkpoint"
         (self.checkpoint / "offsets").mkdir(parents=True)
 
     def plan(self, batch: int) -> None:
         (self.checkpoint / "offsets" / str(batch)).touch()
 
-    def input(self, name: str = "c", pace: float = 0.0) -> FollowedInput:
-        return FollowedInput(FollowedBatches(self.file, self.checkpoint, pace), name)
+    def input(self, name: str = "c", pace: float = 0.0) -> CatchUpInput:
+        return CatchUpInput(CatchUpBatches(self.file, self.checkpoint, pace), name)
 
 
 def ends(**at: int) -> dict[str, str]:
@@ -130,14 +130,14 @@ def waiting(act: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
 def test_a_source_ends_each_batch_where_the_other_unit_did(tmp_path: Path) -> None:
     query = Query(tmp_path)
     query.plan(6)
-    write_following(query.file, Following(source="s", batches={7: ends(c=3, d=1), 8: ends(c=5, d=1)}))
+    write_catch_up(query.file, CatchUpRecord(source="s", batches={7: ends(c=3, d=1), 8: ends(c=5, d=1)}))
     one, other = query.input("c"), query.input("d")
     assert one.next_end(lambda end: True) == {"x@E1": 3} and other.next_end(lambda end: True) == {"x@E1": 1}
     query.plan(7)
     assert one.next_end(lambda end: True) == {"x@E1": 5}
     query.plan(8)
     thread, found = waiting(lambda: one.next_end(lambda end: True))
-    write_following(query.file, Following(source="s", batches={9: ends(c=6, d=2)}))
+    write_catch_up(query.file, CatchUpRecord(source="s", batches={9: ends(c=6, d=2)}))
     thread.join(PATIENCE)
     assert found == [{"x@E1": 6}]
 
@@ -145,7 +145,7 @@ def test_a_source_ends_each_batch_where_the_other_unit_did(tmp_path: Path) -> No
 def test_a_batch_is_repeated_when_its_entries_have_come(tmp_path: Path) -> None:
     query, come = Query(tmp_path), threading.Event()
     query.plan(0)
-    write_following(query.file, Following(source="s", batches={1: ends(c=3)}))
+    write_catch_up(query.file, CatchUpRecord(source="s", batches={1: ends(c=3)}))
     asked = threading.Event()
 
     def has_come(end: dict[str, int]) -> bool:
@@ -162,9 +162,9 @@ def test_a_batch_is_repeated_when_its_entries_have_come(tmp_path: Path) -> None:
 def test_a_released_query_goes_on_by_itself_and_one_that_is_given_up_plans_nothing(tmp_path: Path) -> None:
     query = Query(tmp_path)
     query.plan(4)
-    write_following(query.file, Following(source="s", until=4))
+    write_catch_up(query.file, CatchUpRecord(source="s", until=4))
     thread, found = waiting(lambda: query.input().next_end(lambda end: True))
-    write_following(query.file, Following(source="s", until=4, released=True))
+    write_catch_up(query.file, CatchUpRecord(source="s", until=4, released=True))
     thread.join(PATIENCE)
     assert found == [None]
     waits = query.input(pace=3600.0)
@@ -172,37 +172,37 @@ def test_a_released_query_goes_on_by_itself_and_one_that_is_given_up_plans_nothi
     thread, found = waiting(lambda: waits.next_end(lambda end: True))
     thread.join(0.2)
     assert not found, "its next batches do"
-    end_following(query.file)
+    end_catch_up(query.file)
     thread.join(PATIENCE)
     assert found == [None]
-    write_following(query.file, Following(source="s"))
+    write_catch_up(query.file, CatchUpRecord(source="s"))
     thread, found = waiting(lambda: query.input().next_end(lambda end: True))
-    end_following(query.file)
+    end_catch_up(query.file)
     thread.join(PATIENCE)
     assert isinstance(found[0], ChannelError)
-    again = read_following(query.file)
+    again = read_catch_up(query.file)
     assert again is not None and again.ending
 
 
 def test_output_that_another_unit_has_published_is_discarded(tmp_path: Path) -> None:
-    file, log = tmp_path / "following.json", FileLog(tmp_path / "log")
+    file, log = tmp_path / "catch_up.json", FileLog(tmp_path / "log")
     rows = pa.table({"id": pa.array([1, 2], pa.int64())})
 
     def written(batch: int) -> None:
         from pyspark.sql.types import LongType, StructField, StructType
 
         writers = [{"tag": 0, "kind": "filelog", "path": str(tmp_path / "log")}]
-        config = {"epoch": 1, "sink_writers": writers, "following": str(file)}
+        config = {"epoch": 1, "sink_writers": writers, "catch_up": str(file)}
         sink = HeadwaterSink({"config": json.dumps(config)})
         writer = sink.streamWriter(StructType([StructField("id", LongType())]), False)
         assert isinstance(writer, UnitWriter)
         writer.commit([writer.write(iter(rows.to_batches()))], batch)
 
-    write_following(file, Following(source="s"))
+    write_catch_up(file, CatchUpRecord(source="s"))
     written(1)
-    write_following(file, Following(source="s", until=2))
+    write_catch_up(file, CatchUpRecord(source="s", until=2))
     written(2)
     assert not (tmp_path / "log").exists(), "no sink writer is opened"
-    write_following(file, replace(Following(source="s"), until=2, released=True))
+    write_catch_up(file, replace(CatchUpRecord(source="s"), until=2, released=True))
     written(3)
     assert log.totals(log.latest())[0] == 2

@@ -1,4 +1,4 @@
-"""One input of a unit that repeats the batches of the unit that it replaces; see ``disk.following``."""
+"""One input of a unit that repeats the batches of the unit that it replaces; see ``disk.catchup``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from headwater.core.errors import ChannelError
-from headwater.disk.following import FollowedBatches
+from headwater.disk.catchup import CatchUpBatches
 
 Offset: TypeAlias = "dict[str, int]"
 
@@ -17,10 +17,10 @@ _LOOK = 0.01  # seconds between two looks for the next batch
 _SILENT = 300.0  # seconds after which a batch to repeat is not awaited any longer
 
 
-class FollowedInput:
+class CatchUpInput:
     """The end offsets of one input in the repeated batches."""
 
-    def __init__(self, batches: FollowedBatches, name: str) -> None:
+    def __init__(self, batches: CatchUpBatches, name: str) -> None:
         self._batches = batches
         self._name = name
         self._goes_on = False
@@ -31,10 +31,10 @@ class FollowedInput:
         return json.dumps({"file": str(file), "checkpoint": str(checkpoint), "name": name, "pace": pace})
 
     @classmethod
-    def of(cls, option: str) -> FollowedInput:
+    def of(cls, option: str) -> CatchUpInput:
         """Make the input that an option describes."""
         found = json.loads(option)
-        batches = FollowedBatches(Path(found["file"]), Path(found["checkpoint"]), float(found["pace"]))
+        batches = CatchUpBatches(Path(found["file"]), Path(found["checkpoint"]), float(found["pace"]))
         return cls(batches, str(found["name"]))
 
     def next_end(self, has_come: Callable[[Offset], bool]) -> Offset | None:

@@ -18,7 +18,7 @@ from headwater.disk.durable import read_note, write_atomically
 
 
 @dataclass(frozen=True, kw_only=True)
-class Following:
+class CatchUpRecord:
     """The batches of a unit that another one repeats.
 
     ``source`` names the state that the unit began with. ``batches`` has the end offsets of each batch by the name of
@@ -37,28 +37,28 @@ class Following:
         return self.released and self.until is not None and batch > self.until
 
 
-def read_following(file: Path) -> Following | None:
+def read_catch_up(file: Path) -> CatchUpRecord | None:
     """Read the file; None where there is none."""
     note = read_note(file)
     if not note:
         return None
     batches = {int(number): dict(ends) for number, ends in note["batches"].items()}
-    return Following(**{**note, "batches": batches})
+    return CatchUpRecord(**{**note, "batches": batches})
 
 
-def write_following(file: Path, following: Following) -> None:
+def write_catch_up(file: Path, record: CatchUpRecord) -> None:
     """Replace the file; after a power cut the unit begins anew, or has been released and does not need it."""
-    write_atomically(file, json.dumps(asdict(following)), fsync=following.until is not None)
+    write_atomically(file, json.dumps(asdict(record)), fsync=record.until is not None)
 
 
-def end_following(file: Path) -> None:
+def end_catch_up(file: Path) -> None:
     """Let a query that waits for the next batch to repeat, or for its next trigger, be stopped at once."""
-    found = read_following(file)
+    found = read_catch_up(file)
     if found is not None and not found.ending:
-        write_following(file, replace(found, ending=True))
+        write_catch_up(file, replace(found, ending=True))
 
 
-class FollowedBatches:
+class CatchUpBatches:
     """The batches that one query repeats, as its sources see them. The file is read again where it has changed."""
 
     def __init__(self, file: Path, checkpoint: Path, pace: float) -> None:
@@ -67,9 +67,9 @@ class FollowedBatches:
         self._checkpoint = checkpoint
         self._pace = pace
         self._stamp: tuple[int, int, int] | None = None
-        self._found: Following | None = None
+        self._found: CatchUpRecord | None = None
 
-    def now(self) -> Following | None:
+    def now(self) -> CatchUpRecord | None:
         """Return the present content of the file."""
         try:
             status = os.stat(self._file)
@@ -77,7 +77,7 @@ class FollowedBatches:
             return None
         stamp = status.st_mtime_ns, status.st_ino, status.st_size
         if stamp != self._stamp:
-            self._found, self._stamp = read_following(self._file), stamp
+            self._found, self._stamp = read_catch_up(self._file), stamp
         return self._found
 
     @property
