@@ -242,7 +242,7 @@ def test_owners_have_rights_and_limits(store: Store, monkeypatch: pytest.MonkeyP
     with pytest.raises(DeploymentError, match="b may not read it"):
         pools.written("one", "b", store.where)
     for what in ("read", "remove"):
-        pools.grant("a", "b", what, store.where, token=token)  # type: ignore[arg-type]
+        pools.grant("a", "b", what, store.where, token=token)
     assert pools.written("one", "b", store.where) == flow("one")
     pools.grant("a", "b", "read", store.where, given=False, token=token)
     with pytest.raises(DeploymentError, match="may not read"):
