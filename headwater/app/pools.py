@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import Field
@@ -19,7 +20,7 @@ from headwater.adapt.calibrate import facts_of
 from headwater.adapt.model import Facts
 from headwater.adapt.window import Window, window
 from headwater.app import observe
-from headwater.app.client import Client, PlanRequest
+from headwater.app.client import Client, PlanRequest, Proposal
 from headwater.app.stores import existing
 from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
@@ -59,34 +60,48 @@ class PoolChange:
 
     def apply(self) -> Joined:
         """Store the pool and its plan as the desired state; raise Busy where another change came first."""
-        if self.plan is None:
+        proposal = self.proposal
+        if proposal is None:
             with closing(Store(resolved_url(self.store_url))) as store:
                 version = store.keep_pool(self.pool, None, after=self.follows)
         else:
-            client, plan = Client(self.store_url), self.plan
-            request = PlanRequest(
-                dataflow=plan.dataflow,
-                continuum=plan.continuum,
-                decided=plan.deployment,
-                pool=self.pool,
-                former_output=self.former_output,
-            )
-            version = client.apply(client.propose(request), after=self.follows)
+            version = Client(self.store_url).apply(proposal, after=self.follows)
         return replace(self.result, version=version)
+
+    @cached_property
+    def proposal(self) -> Proposal | None:
+        """The plan with its effect on the running pool; None for the end of the pool."""
+        if self.plan is None:
+            return None
+        request = PlanRequest(
+            dataflow=self.plan.dataflow,
+            continuum=self.plan.continuum,
+            decided=self.plan.deployment,
+            pool=self.pool,
+            former_output=self.former_output,
+        )
+        return Client(self.store_url).propose(request)
 
 
 def in_turn(
-    planned: Callable[[], PoolChange], *, patience: float = TURN_SECONDS, waits: Callable[[], None] = lambda: None
+    planned: Callable[[], PoolChange],
+    *,
+    patience: float = TURN_SECONDS,
+    waits: Callable[[], None] = lambda: None,
+    agree: Callable[[PoolChange], None] = lambda change: None,
 ) -> Joined:
     """Plan a change of a pool and apply it, behind the change that is under way; raise Busy after ``patience`` seconds.
 
-    ``waits`` is called once, when there is another change to wait for.
+    ``waits`` is called once, when there is another change to wait for. ``agree`` is called with each change that is
+    about to be applied: another one where another change came first.
     """
     deadline = time.monotonic() + patience
     told = False
     while True:
         try:
-            return planned().apply()
+            change = planned()
+            agree(change)
+            return change.apply()
         except Busy:
             if time.monotonic() >= deadline:
                 raise
@@ -105,7 +120,9 @@ class Joined:
     reused: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
     queries: Annotated[tuple[int, ...], Field(min_length=2, max_length=2)] = (0, 0)
-    """Number of the pool's operators, before and after."""
+    """Number of the pool's queries, before and after."""
+    ended: tuple[str, ...] = ()
+    """Operators that an update ends."""
     how: str = ""
     """The chosen way of joining the pool."""
     cores: Mapping[str, float] = field(default_factory=dict)
@@ -120,28 +137,29 @@ def plan_submission(
     *,
     pool: str = POOL,
     former_output: FormerOutputChoice = "refuse",
+    update: bool = False,
     token: str | None = None,
 ) -> PoolChange:
     """Plan to add a dataflow to a pool, so that operators in common run once.
+
+    ``update``: replace the owner's running dataflow of this name; operators of both keep their state. A continuum
+    other than the pool's takes its place, as in a deployment.
 
     Its results begin with the change: new operators start with the next input; shared operators, with state or without,
     deliver their results from then on. ``former_output``: the treatment of output of other runs, and of dataflows that
     have left the pool, in the dataflow's sinks. Raises DataflowError where a dataflow of the pool writes other rows to
     one of these sinks, and ``former_output`` is not append; Denied where the owner lacks the right, DeploymentError
-    where the name is taken or the pool runs on another continuum, Busy while a change of the pool is under way.
+    where the name is taken, Missing where there is nothing to update, Busy while a change of the pool is under way.
     """
     with closing(Store(resolved_url(store_url))) as store:
         _identify(store, owner, token)
         _check_role(store, owner)
-        _check_name(store, dataflow.name)
+        if update:
+            pool = _updated(store, dataflow.name, owner)
+        else:
+            _check_name(store, dataflow.name)
         before = store.pool(pool) or Pool(pool, dataflow.locations)
         version, running = _stands(store, pool)
-        if running is not None and running.continuum != continuum:
-            raise DeploymentError(
-                "it runs on another continuum",
-                where=f"pool {pool}",
-                hint="submit it to a pool of its own: --pool",
-            )
         if not before.submissions:
             before = Pool(pool, dataflow.locations)
         found = ways(before, dataflow, owner, continuum, running, used=store.names_used(pool))
@@ -157,6 +175,7 @@ def plan_submission(
             pool=pool,
             reused=tuple(sorted(ids & there)),
             new=tuple(sorted(ids - there)),
+            ended=tuple(sorted(there.difference(*(one.ids.values() for one in after.submissions)))),
             queries=(len(running.units) if running else 0, len(plan.units)),
             how=way.how,
             cores=costs_of(found, facts),
@@ -430,13 +449,25 @@ def _check_right(store: StoreReader, who: str, what: Right, one: Submission) -> 
         )
 
 
+def _updated(store: StoreReader, name: str, owner: str) -> str:
+    """Return the pool of an owner's dataflow, which is to be replaced."""
+    pool, one = store.find_submission(name)
+    if one.owner != owner:
+        raise Denied(
+            f"it is {one.owner}'s, and {owner} may not update it",
+            where=f"dataflow '{name}'",
+            hint=f"give another name to the dataflow, or ask {one.owner}",
+        )
+    return pool.name
+
+
 def _check_name(store: StoreReader, name: str) -> None:
     for pool in store.every_pool():
         if name in pool:
             raise DeploymentError(
                 f"'{name}' is {pool[name].owner}'s",
                 where=f"pool {pool.name}",
-                hint="choose another name, or remove that one first",
+                hint="choose another name; its owner can replace it, with --update",
             )
 
 

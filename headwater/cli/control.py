@@ -360,6 +360,12 @@ def show_change(planned: DeploymentPlan, found: Preview) -> None:
     Console(highlight=False).print(change_view(planned.dataflow.name, found.diff, found.words))
 
 
+def agree_on_terminal(yes: bool, *, as_json: bool) -> None:
+    """Ask for confirmation on a terminal, unless given; elsewhere go on."""
+    if not yes and not as_json and _is_terminal():
+        agree(yes, as_json=as_json)
+
+
 def _agreed(*, as_json: bool, what: str = "apply this?") -> bool:
     """Ask on a terminal; raise elsewhere."""
     if as_json or not _is_terminal():

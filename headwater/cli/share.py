@@ -18,13 +18,16 @@ from headwater.cli.control import (
     StoreOption,
     Trust,
     Wait,
+    Yes,
+    agree_on_terminal,
     follow,
     former_output,
+    show_change,
 )
 from headwater.cli.out import Json, print_json, say
 
 if TYPE_CHECKING:
-    from headwater.app.pools import Joined
+    from headwater.app.pools import Joined, PoolChange
 
 OwnerName = Annotated[
     str,
@@ -67,14 +70,19 @@ def submit(
     owner: OwnerName,
     pool: PoolName = "commons",
     store: StoreOption = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Replace the running dataflow of this name; what stays keeps its state.")
+    ] = False,
     append: Append = False,
     overwrite: Overwrite = False,
     trust_code: Trust = False,
+    yes: Yes = False,
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
     """Run a dataflow together with others: operators in common run once.
 
+    It shows what would change in the pool, and asks on a terminal. A changed continuum takes the place of the pool's.
     An owner with a token sets it in HEADWATER_OWNER_TOKEN.
     """
     from headwater.app import loading, pools
@@ -84,14 +92,24 @@ def submit(
     loading.check_trust(loaded, trust_code=trust_code)
     zones = Continuum.from_yaml(continuum)
     choice = former_output(append, overwrite)
-    planned = partial(pools.plan_submission, loaded.dataflow, zones, owner, store, pool=pool, former_output=choice)
-    found = pools.in_turn(planned, waits=_waits(as_json))
+    planned = partial(
+        pools.plan_submission,
+        loaded.dataflow,
+        zones,
+        owner,
+        store,
+        pool=pool,
+        former_output=choice,
+        update=update,
+    )
+    found = _in_turn(planned, yes=yes, as_json=as_json)
     if found.cores and not as_json:
         for how, cores in found.cores.items():
             say(f"{'->' if how == found.how else '  '} {how}: {cores:.2f} cores predicted")
     _told(
         found,
-        f"{loaded.dataflow.name}: {len(found.reused)} operators run already, {len(found.new)} are new",
+        f"{loaded.dataflow.name}: {len(found.reused)} operators run already, {len(found.new)} are new"
+        + (f", {len(found.ended)} end" if update else ""),
         store,
         wait=wait,
         as_json=as_json,
@@ -99,12 +117,17 @@ def submit(
 
 
 def remove(
-    name: Submitted, owner: OwnerName, store: StoreOption = None, wait: Wait = False, as_json: Json = False
+    name: Submitted,
+    owner: OwnerName,
+    store: StoreOption = None,
+    yes: Yes = False,
+    wait: Wait = False,
+    as_json: Json = False,
 ) -> None:
     """Remove a submitted dataflow, with the operators that no other one needs; the others keep running."""
     from headwater.app import pools
 
-    found = pools.in_turn(partial(pools.plan_removal, name, owner, store), waits=_waits(as_json))
+    found = _in_turn(partial(pools.plan_removal, name, owner, store), yes=yes, as_json=as_json)
     words = f"{name}: {len(found.new)} operators end, {len(found.reused)} run on for others"
     _told(found, words, store, wait=wait, as_json=as_json)
 
@@ -112,18 +135,35 @@ def remove(
 def defragment(
     pool: Annotated[str, typer.Argument(help="The pool.", autocompletion=complete.pools)] = "commons",
     store: StoreOption = None,
+    yes: Yes = False,
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
     """Merge the units that submissions and removals have split: fewer queries, all state kept."""
     from headwater.app import pools
 
-    found = pools.in_turn(partial(pools.plan_defragmentation, pool, store), waits=_waits(as_json))
+    found = _in_turn(partial(pools.plan_defragmentation, pool, store), yes=yes, as_json=as_json)
     _told(found, f"{pool} is defragmented", store, wait=wait, as_json=as_json)
 
 
-def _waits(as_json: bool) -> Callable[[], None]:
-    return lambda: None if as_json else say("another change of the pool is under way: this one waits for its end")
+def _in_turn(planned: Callable[[], PoolChange], *, yes: bool, as_json: bool) -> Joined:
+    """Show a change of a pool and ask, behind the change that is under way."""
+    from headwater.app import pools
+
+    def waits() -> None:
+        if not as_json:
+            say("another change of the pool is under way: this one waits for its end")
+
+    def agree(change: PoolChange) -> None:
+        if as_json:
+            return
+        if change.proposal is None:
+            say(f"{change.pool.name}: no dataflow is left; its units are stopped, and their data is deleted")
+        else:
+            show_change(change.proposal.plan, change.proposal.change)
+        agree_on_terminal(yes, as_json=as_json)
+
+    return pools.in_turn(planned, waits=waits, agree=agree)
 
 
 def _told(found: Joined, words: str, store: str | None, *, wait: bool, as_json: bool) -> None:

@@ -76,15 +76,20 @@ class SharingReader(DatabaseReader):
 
     def pool(self, name: str) -> Pool | None:
         """Return a pool with its current dataflows; None where there never was one."""
-        own = t.submissions.c.pool == name
-        found = self._all(select(t.submissions).where(own).order_by(t.submissions.c.id))
-        if not found:
+        first = self._one(
+            select(t.submissions).where(t.submissions.c.pool == name).order_by(t.submissions.c.id).limit(1)
+        )
+        if first is None:
             return None
-        changes = select(t.changes.c.version, t.changes.c.outcome).where(t.changes.c.deployment == name)
+        locations = tuple(json.loads(first.written)["locations"])
+        return Pool(name, locations, tuple(map(_submission, self._present(name))))
+
+    def _present(self, pool: str) -> list[Any]:
+        """Return the rows of a pool's current dataflows: of a change that was undone, nothing counts."""
+        changes = select(t.changes.c.version, t.changes.c.outcome).where(t.changes.c.deployment == pool)
         undone = {row.version for row in self._all(changes) if row.outcome in UNDONE}
-        there = [row for row in found if row.added not in undone and (row.removed is None or row.removed in undone)]
-        locations = tuple(json.loads(found[0].written)["locations"])
-        return Pool(name, locations, tuple(_submission(row) for row in there))
+        found = self._all(select(t.submissions).where(t.submissions.c.pool == pool).order_by(t.submissions.c.id))
+        return [row for row in found if row.added not in undone and (row.removed is None or row.removed in undone)]
 
     def names_used(self, pool: str) -> frozenset[str]:
         """Return all names that operators of a pool's dataflow ever had."""
@@ -166,14 +171,14 @@ class Sharing(SharingReader, DatabaseWriter):
             options: dict[str, Any] = {"reset_state": [], "canary": None, "former_output": former_output}
             goal: Literal["run", "forget"] = "run" if plan is not None else "forget"
             version = rows.add_desired_state(connection, pool.name, goal, plan_id, options, after=after)
-            before = self.pool(pool.name)
-            known = {s.name for s in before.submissions} if before is not None else set()
-            now = {s.name for s in pool.submissions}
-            for one in pool.submissions:
-                if one.name not in known:
+            rows_before = self._present(pool.name)
+            known, now = [_submission(row) for row in rows_before], pool.submissions
+            gone = [row.id for row, one in zip(rows_before, known, strict=True) if one not in now]
+            ended = update(t.submissions).where(t.submissions.c.id.in_(gone))
+            connection.execute(ended.values(removed=version))
+            for one in now:
+                if one not in known:
                     _add(connection, pool.name, one, version)
-            for name in known - now:
-                _remove(connection, pool.name, name, version)
         return version
 
     def set_owner(self, name: str, limits: OwnerLimits, *, role: Role | None = None, token: bool = False) -> str | None:
@@ -242,17 +247,6 @@ def _add(connection: Connection, pool: str, one: Submission, version: int) -> No
             runs=json.dumps(one.runs.to_data()), ids=json.dumps(dict(one.ids)), added=version, at=time.time(),
         )
     )  # fmt: skip
-
-
-def _remove(connection: Connection, pool: str, name: str, version: int) -> None:
-    newest = (
-        select(t.submissions.c.id)
-        .where(and_(t.submissions.c.pool == pool, t.submissions.c.name == name))
-        .order_by(t.submissions.c.id.desc())
-        .limit(1)
-    )
-    found = connection.execute(newest).scalar()
-    connection.execute(update(t.submissions).where(t.submissions.c.id == found).values(removed=version))
 
 
 def _owner(row: Any) -> Owner:

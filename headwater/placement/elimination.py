@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -53,13 +54,16 @@ def eliminate(sizes: Mapping[int, int], factors: Sequence[Factor], most: int) ->
     order = _order(sizes, [scope for scope, _ in factors], most)
     if order is None:
         return None
-    remaining = list(factors)
+    remaining = dict(enumerate(factors))
+    near: dict[int, list[int]] = {variable: [] for variable in order}
+    for number, (scope, _) in remaining.items():
+        for v in scope:
+            near[v].append(number)
     tables: dict[int, Factor] = {}
     least: dict[int, Floats] = {}
     bound = 0.0
     for variable in order:
-        mine = [f for f in remaining if variable in f[0]]
-        remaining = [f for f in remaining if variable not in f[0]]
+        mine = [remaining.pop(number) for number in near.pop(variable) if number in remaining]
         scope = (variable, *sorted({v for s, _ in mine for v in s} - {variable}))
         # Small ones first: the sum grows large only once.
         mine.sort(key=lambda f: f[1].size)
@@ -69,7 +73,10 @@ def eliminate(sizes: Mapping[int, int], factors: Sequence[Factor], most: int) ->
         tables[variable] = scope, table
         least[variable] = table.min(axis=0)
         if len(scope) > 1:
-            remaining.append((scope[1:], least[variable]))
+            number = len(factors) + len(tables)
+            remaining[number] = scope[1:], least[variable]
+            for v in scope[1:]:
+                near[v].append(number)
         else:
             bound += float(least[variable])
     return Eliminated(tuple(reversed(order)), tables, least, bound)
@@ -91,8 +98,12 @@ def _order(sizes: Mapping[int, int], scopes: Sequence[tuple[int, ...]], most: in
             near[v].update(u for u in scope if u != v)
     found: list[int] = []
     entries = {v: _entries(v, near, sizes) for v in near}
+    waiting = [(size, v) for v, size in entries.items()]
+    heapify(waiting)
     while near:
-        variable = min(entries, key=lambda v: (entries[v], v))
+        size, variable = heappop(waiting)
+        if entries.get(variable) != size:
+            continue  # its table has changed since
         if entries.pop(variable) > most:
             return None
         around = near.pop(variable)
@@ -101,6 +112,7 @@ def _order(sizes: Mapping[int, int], scopes: Sequence[tuple[int, ...]], most: in
             near[v] -= {v, variable}
         for v in around:
             entries[v] = _entries(v, near, sizes)
+            heappush(waiting, (entries[v], v))
         found.append(variable)
     return tuple(found)
 

@@ -13,6 +13,10 @@ from headwater.placement.problem import Placement, Problem
 from headwater.placement.search import Search
 from headwater.placement.tables import choices_of
 
+_MOST_TOGETHER = 64
+"""Operators that are moved together at most: to find larger groups again and again would take long."""
+_MOST_MOVES = 20_000
+
 
 def local_search(problem: Problem, start: Placement, search: Search, *, passes: int = 20) -> Placement:
     """Move operators of a valid placement while this reduces AL; at most ``passes`` rounds.
@@ -22,9 +26,11 @@ def local_search(problem: Problem, start: Placement, search: Search, *, passes: 
     placing = search.placing
     for operator in problem.application.order:
         placing.put(operator, start[operator])
+    tried = 0
     for _ in range(passes):
         moved = [_move(problem, placing, group, hosts) for group, hosts in _moves(problem, search)]
-        if not any(moved):
+        tried += len(moved)
+        if not any(moved) or tried > _MOST_MOVES:
             break
     return placing.placement()
 
@@ -54,6 +60,8 @@ def _together(problem: Problem, placing: Placing, operator: int) -> tuple[int, .
             if free and other not in found and placing.placed[other] == host:
                 found.add(other)
                 todo.append(other)
+                if len(found) > _MOST_TOGETHER:
+                    return (operator,)
     return tuple(o for o in application.order if o in found)
 
 

@@ -9,7 +9,7 @@ result is the optimum over all hosts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +17,11 @@ import numpy as np
 from headwater.placement.places import Places, places
 from headwater.placement.placing import Placing
 from headwater.placement.problem import Placement, Problem
+from headwater.placement.queueing import Floats
 from headwater.placement.tables import Tables, tables_of_groups, tables_over
 
 _MOST_ROUNDS = 20
+_EACH = 4
 _CLOSE = 1e-9
 """Relative; a value within this distance of a bound has reached it."""
 
@@ -74,7 +76,7 @@ def optimal(problem: Problem, effort: Effort | None = None) -> Found | None:
         if made is None:
             break
         tables, domains = made
-        search = _Search(tables, effort.nodes, math.inf if found is None else found.latency)
+        search = _Search(tables, _steps(problem, effort), math.inf if found is None else found.latency)
         search.run()
         nodes += search.nodes
         placement = search.best or (None if found is None else found.placement)
@@ -91,12 +93,17 @@ def optimal(problem: Problem, effort: Effort | None = None) -> Found | None:
     return found
 
 
+def _steps(problem: Problem, effort: Effort) -> int:
+    """Return how many values a search may try: one for each operator is the least with which it finds a placement."""
+    return max(effort.nodes, _EACH * len(problem.application))
+
+
 def _of_groups(problem: Problem, effort: Effort) -> Found | None:
     """Return the best of all choices: groups list their hosts, so no stand-ins are needed."""
     tables = tables_of_groups(problem, effort.entries)
     if tables is None:
         return None
-    search = _Search(tables, effort.nodes, math.inf)
+    search = _Search(tables, _steps(problem, effort), math.inf)
     search.run()
     return Found(search.best, search.least, search.bound, search.exhausted, search.nodes)
 
@@ -117,6 +124,17 @@ def _zones(problem: Problem, clouds: int) -> list[int]:
             route = network.route(zone, upper)
             found |= dict.fromkeys(z for link in route or () for z in link)
     return list(found)
+
+
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """One variable of the search: the cost so far, what each value adds, and the values that are left to try."""
+
+    variable: int
+    cost: float
+    real: bool
+    increments: Floats
+    values: Iterator[int]
 
 
 class _Search:
@@ -155,36 +173,59 @@ class _Search:
                 if not self._placing.meets(operator, what.host):
                     return
                 self._placing.put(operator, what.host)
-        self._go_on(0, self.tables.bound, real=True)
+        self._go_through()
 
-    def _go_on(self, depth: int, cost: float, *, real: bool) -> None:
-        eliminated = self.tables.eliminated
-        if depth == len(eliminated.order):
-            self._arrive(cost, real=real)
+    def _go_through(self) -> None:
+        """Try the values of one variable after the other. No recursion: there may be thousands of variables."""
+        order = self.tables.eliminated.order
+        if not order:
+            self._arrive(self.tables.bound, real=True)
             return
-        variable = eliminated.order[depth]
-        increments = eliminated.increments(variable, self._values)
-        members, choices = self.tables.members[variable], self.tables.choices[variable]
-        for value in np.argsort(increments, kind="stable").tolist():
-            then = cost + float(increments[value])
-            if not then < (self.least if real else min(self.least, self._relaxed_cost)):
-                break
+        levels = [self._level(0, self.tables.bound, real=True)]
+        while levels and self.exhausted:
+            level = levels[-1]
+            self._undo(level)
+            found = self._next_value(level)
+            if found is None:
+                levels.pop()
+                continue
+            cost, real = found
+            if len(levels) == len(order):
+                self._arrive(cost, real=real)
+            else:
+                levels.append(self._level(len(levels), cost, real=real))
+
+    def _level(self, depth: int, cost: float, *, real: bool) -> _Level:
+        variable = self.tables.eliminated.order[depth]
+        increments = self.tables.eliminated.increments(variable, self._values)
+        return _Level(variable, cost, real, increments, iter(np.argsort(increments, kind="stable").tolist()))
+
+    def _undo(self, level: _Level) -> None:
+        """Take back the present value of a variable, if it has one."""
+        if (value := self._values.pop(level.variable, None)) is None:
+            return
+        if self.tables.choices[level.variable][value][0] >= 0:
+            self._placing.take_all_back(self.tables.members[level.variable])
+
+    def _next_value(self, level: _Level) -> tuple[float, bool] | None:
+        """Give a variable its next value that may lead to less; return the cost, and whether all hosts are real."""
+        members, choices = self.tables.members[level.variable], self.tables.choices[level.variable]
+        for value in level.values:
+            then = level.cost + float(level.increments[value])
+            if not then < (self.least if level.real else min(self.least, self._relaxed_cost)):
+                return None
             hosts = choices[value]
             stands_in = hosts[0] < 0
             if stands_in and not then < self._relaxed_cost:
                 continue
             self.nodes += 1
             if not self.exhausted:
-                return
+                return None
             if not stands_in and not self._placing.put_all(members, hosts):
                 continue
-            self._values[variable] = value
-            self._go_on(depth + 1, then, real=real and not stands_in)
-            del self._values[variable]
-            if not stands_in:
-                self._placing.take_all_back(members)
-            if not self.exhausted:
-                return
+            self._values[level.variable] = value
+            return then, level.real and not stands_in
+        return None
 
     def _arrive(self, cost: float, *, real: bool) -> None:
         if real:

@@ -70,7 +70,7 @@ class Pool:
 
         ``contained``: whether running filters and projections that contain its own serve them.
 
-        Raises DataflowError if its name is in use, or if it is for other locations.
+        Raises DataflowError if its name is in use, or if it is for other locations; their order does not matter.
         """
         if dataflow.name in self:
             raise DataflowError(
@@ -78,16 +78,30 @@ class Pool:
                 where="submit",
                 hint="remove it first, or choose another name",
             )
-        if dataflow.locations != self.locations:
+        return self._joined(dataflow, owner, dict(self._ids), used=used, contained=contained)
+
+    def update(self, dataflow: Dataflow, *, used: Iterable[str] = (), contained: bool = True) -> Pool:
+        """Replace a dataflow by another version of it: operators of both keep their names, and so their state.
+
+        ``used`` and ``contained`` as for ``submit``. Raises DataflowError if it does not run, or if the new version is
+        for other locations.
+        """
+        known, owner = dict(self._ids), self[dataflow.name].owner
+        return self.remove(dataflow.name)._joined(dataflow, owner, known, used=used, contained=contained)
+
+    def _joined(
+        self, dataflow: Dataflow, owner: str, known: dict[str, str], *, used: Iterable[str], contained: bool
+    ) -> Pool:
+        """Add a dataflow; ``known``: the names of operators by key, to which its new ones are added."""
+        if set(dataflow.locations) != set(self.locations):
             raise DataflowError(
                 f"its locations are {', '.join(dataflow.locations)}, those of the pool {', '.join(self.locations)}",
                 where=f"pool {self.name}",
                 hint="submit it to another pool",
             )
-        runs = normalized(dataflow)
+        runs = normalized(replace(dataflow, locations=self.locations))
         if self.submissions and contained:
             runs = served(runs, self.dataflow)
-        known = dict(self._ids)
         taken = {*known.values(), *used}
         ids: dict[str, str] = {}
         for id_ in runs.order:
@@ -159,12 +173,13 @@ class Pool:
         edges = {(p, o.id) for o in self.dataflow.operators for p in o.inputs}
         kept = frozenset(e for e in _cuts(running) & edges if layers[e[0]] == layers[e[1]])
         fresh = in_layers(self.dataflow, continuum, layers, at=at, cuts=kept)
-        return Deployment(kept, fresh.placement.replaced(self._staying(fresh, running)))
+        return Deployment(kept, fresh.placement.replaced(self._staying(fresh, running, continuum)))
 
-    def _staying(self, fresh: Deployment, running: DeploymentPlan) -> dict[str, Mapping[str, tuple[str, ...]]]:
+    def _staying(
+        self, fresh: Deployment, running: DeploymentPlan, continuum: Continuum
+    ) -> dict[str, Mapping[str, tuple[str, ...]]]:
         """Return the hosts of running operators that stay in their layer and whose hosts still exist."""
-        now, known = running.deployment.placement, {host.name for host in running.continuum.hosts}
-        continuum = running.continuum
+        now, known = running.deployment.placement, {host.name for host in continuum.hosts}
 
         def stays(operator: str, location: str) -> bool:
             hosts, others = now[operator, location], fresh.placement[operator, location]

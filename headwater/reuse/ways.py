@@ -41,10 +41,19 @@ def ways(
     *,
     used: Iterable[str] = (),
 ) -> tuple[Way, ...]:
-    """Return the ways in which a dataflow can join a pool; without measurements the first one is best."""
+    """Return the ways in which a dataflow can join a pool; without measurements the first one is best.
+
+    A dataflow of the pool is replaced by this version of it.
+    """
     used = frozenset(used)
-    joined = [("", pool.submit(dataflow, owner, used=used))]
-    alone = pool.submit(dataflow, owner, used=used, contained=False)
+
+    def with_it(*, contained: bool) -> Pool:
+        if dataflow.name in pool:
+            return pool.update(dataflow, used=used, contained=contained)
+        return pool.submit(dataflow, owner, used=used, contained=contained)
+
+    joined = [("", with_it(contained=True))]
+    alone = with_it(contained=False)
     if alone.dataflow.keys != joined[0][1].dataflow.keys:
         joined.append(("filters and projections of its own", alone))
     found = []

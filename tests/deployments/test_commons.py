@@ -131,6 +131,7 @@ class World:
         self.released = 0
         self.since: dict[str, int] = {}
         self.ingested: dict[str, int] = {}
+        self._edits: dict[str, tuple[str, str]] = {}
 
     def more(self) -> None:
         """Release a piece and wait until every sink holds its rows and has reached its event time."""
@@ -144,6 +145,24 @@ class World:
         self.since[name] = self.released
         if name in KEEPS:
             self.ingested.setdefault(KEEPS[name], self.released)
+
+    def update(self, name: str, before: str, after: str) -> None:
+        """Replace a text in a running dataflow."""
+        self._edits[name] = (before, after)
+        joined = pools.plan_submission(
+            self._version(name, self.source.path), CONTINUUM, "team", self.store, update=True
+        )
+        self._controller.carry_out(joined.apply().version, kill=self._kill)
+        self.since[name] = self.released
+
+    def _version(self, name: str, path: str) -> Dataflow:
+        """Return a dataflow as it runs now."""
+        flow = flows(path)[name]
+        if name not in self._edits:
+            return flow
+        text = json.dumps(flow.to_data())
+        assert self._edits[name][0] in text
+        return Dataflow.from_data(json.loads(text.replace(*self._edits[name])))
 
     def remove(self, name: str) -> None:
         joined = pools.plan_removal(name, "team", self.store).apply()
@@ -192,7 +211,7 @@ class World:
             return None
         alone = BoundedSource(place, {"L1": rows}, rows_per_file=PIECE)
         alone.release_all()
-        whole = batch_result(self._spark, flows(alone.path)[name], CONTINUUM)["out"]
+        whole = batch_result(self._spark, self._version(name, alone.path), CONTINUUM)["out"]
         if name not in TIMES:
             return whole
         after = self._passed(self.since[name])
@@ -225,7 +244,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
 
 
 def test_dataflows_come_and_go(endpoint: LocalEndpoint, tmp_path: Path, controller: Controller) -> None:
-    world = World(tmp_path, controller, endpoint.session(), pieces=7, kill=False)
+    world = World(tmp_path, controller, endpoint.session(), pieces=8, kill=False)
     world.submit("high")
     world.more()
     world.submit("sums")  # the first fold, in a query without state so far
@@ -235,6 +254,8 @@ def test_dataflows_come_and_go(endpoint: LocalEndpoint, tmp_path: Path, controll
     world.more()
     world.submit("windows")  # a separate unit, fed from now on
     world.submit("higher")  # a filter of a filter
+    world.more()
+    world.update("big", "total > 100", "total > 150")  # the fold of both versions goes on
     world.more()
     world.remove("sums")
     world.remove("windows")

@@ -304,3 +304,36 @@ def test_answers_hold() -> None:
         for strategy in STRATEGIES:
             if (found := answer(problem, strategy)) is not None:
                 assert shortages(problem, found) == []
+
+
+@pytest.mark.parametrize("units", ["phys", "paper", "sim"])
+def test_the_optimum_is_never_worse_than_any_other_strategy(units: str) -> None:
+    unproven = 0
+    for seed in range(8):
+        graph = g.series_parallel(20 + seed, seed=seed, sources=3, sinks=4)
+        problem = g.problem(graph, (20, 20, 20), seed=seed, units=units)
+        # A search that is cut short proves nothing, and must still keep up with the others.
+        for effort in (Effort(), Effort(nodes=1, rounds=1, work=1)):
+            least = solve(problem, "optimal", effort=effort)
+            unproven += least.gap != 0.0
+            for strategy in sorted(STRATEGIES.keys() - {"optimal"}):
+                try:
+                    other = solve(problem, strategy).evaluation.latency
+                except Unplaceable:
+                    continue
+                assert least.evaluation.latency <= other * (1 + 1e-9), (seed, strategy)
+            assert least.bound is not None and least.bound <= least.evaluation.latency * (1 + 1e-9)
+    assert unproven or units == "phys", "the case is drawn"
+
+
+def test_thousands_of_operators_are_placed_with_a_proof() -> None:
+    count = 6_000
+    operators = (
+        PlacedOperator(name="source", rate=10.0, size=100.0, host=0),
+        *(PlacedOperator(name=f"o{n}", cpu=10.0, selectivity=1.0) for n in range(count)),
+        PlacedOperator(name="sink", host=11),
+    )
+    chain = Application(operators, {(n, n + 1): 1.0 for n in range(count + 1)})
+    problem = Problem(g.network(2, 5, 2, seed=1), chain)
+    found = solve(problem, "optimal")
+    assert found.gap == 0.0 and len(found.placement) == count + 2

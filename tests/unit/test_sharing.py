@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.profile import Profile
 from headwater.plan.steps import FormerOutputChoice
+from headwater.reuse.pool import Pool
 from headwater.testing.modelled import ModelledWorld
 from tests.unit.test_reuse import TWO
 
@@ -146,10 +148,80 @@ def test_names_and_pools(store: Store) -> None:
         submit(store, "one", "b", pool="other")
     with pytest.raises(DeploymentError, match="no dataflow 'none'"):
         pools.plan_removal("none", "a", store.where).apply()
-    wider = TWO.to_data()
+
+
+def test_a_pool_takes_the_continuum_of_a_submission(store: Store) -> None:
+    submit(store, "one")
+    end(store)
+    wider: dict[str, Any] = TWO.to_data()
     wider["zones"]["E"]["hosts"]["e2"] = {"n_cpu": 4}
-    with pytest.raises(DeploymentError, match="another continuum"):
-        pools.plan_submission(flow("two"), Continuum.from_data(wider), "a", store.where).apply()
+    wide = Continuum.from_data(wider)
+    pools.plan_submission(flow("two"), wide, "a", store.where).apply()
+    end(store)
+    plan = store.active_plan(pools.POOL)
+    assert plan is not None and plan.continuum == wide
+    pools.plan_removal("one", "a", store.where).apply()
+    end(store)
+    plan = store.active_plan(pools.POOL)
+    assert plan is not None and plan.continuum == wide, "later changes plan on it"
+    narrow: dict[str, Any] = TWO.to_data()
+    narrow["zones"]["E"]["hosts"] = {"other": {"n_cpu": 4}}
+    pools.plan_submission(flow("three"), Continuum.from_data(narrow), "a", store.where).apply()
+    end(store)
+    plan = store.active_plan(pools.POOL)
+    assert plan is not None
+    hosts = {h for o in plan.dataflow.order for x in plan.locations for h in plan.deployment.placement[o, x]}
+    assert hosts <= {h.name for h in Continuum.from_data(narrow).hosts}, "units leave hosts that are gone"
+
+
+def test_locations_are_a_set(store: Store) -> None:
+    def over(name: str, *locations: str) -> Dataflow:
+        builder = hw.flow(name, locations=list(locations))
+        builder.read.json("/in/{location}", "id int, v double", location_as="at").where("v > 1").write.memory("out")
+        return builder.build()
+
+    pool = Pool("p", ("L1", "L2")).submit(over("one", "L1", "L2"), "a").submit(over("two", "L2", "L1"), "b")
+    assert pool["two"].ids.keys() == pool["one"].ids.keys()
+    assert sum(len(users) == 2 for users in pool.users.values()) == 2, "all but the sinks are shared"
+    with pytest.raises(DataflowError, match="its locations are L1, those of the pool L1, L2"):
+        pool.submit(over("three", "L1"), "c")
+
+
+def test_an_update_keeps_the_names_of_what_stays(store: Store) -> None:
+    def counting(name: str, least: int, size: str = "10 seconds") -> Dataflow:
+        builder = hw.flow(name, locations=["here"])
+        read = builder.read.json("/in", "id int, ts timestamp, v double").with_watermark("ts", "1 second")
+        windows = read.group_by(hw.window("ts", size)).agg(n="count(*)").named("counted")
+        windows.select("n").where(f"n > {least}").named("some").write.json("/out").named("kept")
+        return builder.build()
+
+    def submitted(dataflow: Dataflow, owner: str = "a", *, update: bool = False) -> pools.Joined:
+        return pools.plan_submission(dataflow, TWO, owner, store.where, update=update).apply()
+
+    submitted(counting("one", 1))
+    end(store)
+    (pool,) = pools.pools(store.where)
+    before = pool["one"].ids
+    with pytest.raises(DeploymentError, match="--update"):
+        submitted(counting("one", 5))
+    with pytest.raises(DeploymentError, match="b may not update it"):
+        submitted(counting("one", 5), "b", update=True)
+    with pytest.raises(DeploymentError, match="no dataflow 'two'"):
+        submitted(counting("two", 5), update=True)
+    found = submitted(counting("one", 5), update=True)
+    assert before["counted"] in found.reused and before["kept"] in found.ended and len(found.new) == len(found.ended)
+    end(store, outcome="refused")
+    (pool,) = pools.pools(store.where)
+    assert pool["one"].written == counting("one", 1), "a refused update has no effect"
+    submitted(counting("one", 5), update=True)
+    end(store)
+    (pool,) = pools.pools(store.where)
+    assert pool["one"].written == counting("one", 5) and pool["one"].ids["counted"] == before["counted"]
+    assert [s.name for s in pool.submissions] == ["one"]
+    pools.plan_removal("one", "a", store.where).apply()
+    end(store)
+    (pool,) = pools.pools(store.where)
+    assert pool.submissions == ()
 
 
 def test_owners_have_rights_and_limits(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +242,7 @@ def test_owners_have_rights_and_limits(store: Store, monkeypatch: pytest.MonkeyP
     with pytest.raises(DeploymentError, match="b may not read it"):
         pools.written("one", "b", store.where)
     for what in ("read", "remove"):
-        pools.grant("a", "b", what, store.where, token=token)  # type: ignore[arg-type]
+        pools.grant("a", "b", what, store.where, token=token)
     assert pools.written("one", "b", store.where) == flow("one")
     pools.grant("a", "b", "read", store.where, given=False, token=token)
     with pytest.raises(DeploymentError, match="may not read"):

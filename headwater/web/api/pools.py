@@ -58,6 +58,7 @@ def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> Resp
             served.store_url,
             pool=pool,
             former_output=form.former_output,
+            update=form.update,
             token=asker.token,
         )
         found = served.computing.run(plan).apply()

@@ -211,6 +211,7 @@ class SubmitForm(Form):
     continuum: ContinuumField = None
     owner: OwnerName | None = Field(default=None, description="The owner; by default the token's owner.")
     former_output: FormerOutputField = "refuse"
+    update: bool = Field(default=False, description="Replace the running dataflow of this name.")
 
 
 class OwnerForm(Form):
