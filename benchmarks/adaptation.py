@@ -388,6 +388,7 @@ def judged(
         sizes = [state_bytes(c) for c in made if c.kind == kind]
         for name, number in (("state_bytes", 0), ("state_bytes_after_the_stop", 1)):
             found[kind][name] = round(common.middle([size[number] for size in sizes]))
+        found[kind]["lags"] = through(next(c for c in made if c.kind == kind), moments, lags, calm)
     found["state_bytes"] = max(of["state_bytes"] for of in found.values())
     usual = [b - a for a, b in pairwise(moments) if not any(c.begun < b and a < c.ended + calm for c in made)]
     found["usual_gap_s"] = {"p50": common.middle([g for g in usual if g > 0])}
@@ -395,6 +396,32 @@ def judged(
     if plain:
         found["plain_restart_s"] = {"p50": common.middle(plain), "max": round(max(plain), 3)}
     return found
+
+
+def through(change: Change, moments: Sequence[float], lags: Sequence[float], calm: float) -> list[tuple[float, float]]:
+    """Return the outputs around a change: seconds since its begin, and the lag of each."""
+    near = [n for n, at in enumerate(moments) if change.begun - calm <= at <= change.ended + calm]
+    return [(round(moments[n] - change.begun, 3), round(lags[n], 3)) for n in near]
+
+
+def plot(file: Path, results: Sequence[dict[str, Any]]) -> None:
+    """Draw the lag through one migration for each result."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    words = {"catch-up": "the new unit catches up first", "stop": "the running unit stops first"}
+    figure, axes = pyplot.subplots(figsize=(7.5, 3.2), layout="constrained")
+    for result in results:
+        series = result["migration"]["lags"]
+        axes.plot(*zip(*series, strict=True), marker="o", markersize=3, label=words[result["way"]])
+    axes.set_xlabel("seconds since the change was ordered")
+    axes.set_ylabel("lag of an output, s")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(file, dpi=130)
 
 
 def main() -> None:
@@ -410,6 +437,8 @@ def main() -> None:
     parser.add_argument("--steps", action="store_true", help="show the seconds of each step")
     parser.add_argument("--no-plain", action="store_true", help="leave the plain query out")
     parser.add_argument("--keep", action="store_true", help="keep the directory")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the lag through one migration")
+    parser.add_argument("--beside", type=Path, metavar="FILE", help="draw the result in this file, too")
     options = parser.parse_args()
     known = common.facts(quick=options.quick)
     place = Path(tempfile.mkdtemp(prefix="headwater-adaptation-"))
@@ -422,6 +451,9 @@ def main() -> None:
             shutil.rmtree(place, ignore_errors=True)
     print(json.dumps(result, indent=1))
     common.write_result(options.json, result, facts=known)
+    if options.plot is not None:
+        beside = [json.loads(options.beside.read_text())] if options.beside is not None else []
+        plot(options.plot, [result, *beside])
     if result["lost"] or result["duplicated"]:
         sys.exit("rows were lost or doubled")
 
