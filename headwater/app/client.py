@@ -397,7 +397,8 @@ def preview(
     next_one = DesiredState(deployment=name, version=record.version + 1, goal="run", plan=None)
     decided = diff(base, plan, reset_state=reset_state, generation=next_one.generation)
     plans = store.plans_of(unit_statuses)
-    steps = steps_to(decided, unit_statuses, plans, canary=canary, former_output=former_output)
+    seen = whole(store.reports(name))
+    steps = steps_to(decided, unit_statuses, plans, canary=canary, former_output=former_output, seen=seen)
     same = not steps and record.phase == "running" and plan_id(decided.wanted) == record.active_plan
     return Preview(
         diff=decided,
@@ -405,5 +406,5 @@ def preview(
         version=record.version,
         busy=record.phase in BUSY - {"wanted"},
         same=same,
-        cost=cut_cost(base, decided.wanted, whole(store.reports(name))) if base else None,
+        cost=cut_cost(base, decided.wanted, seen) if base else None,
     )

@@ -29,7 +29,7 @@ from headwater.control.lifecycle import Phase
 from headwater.control.policy import Policy
 from headwater.control.poller import Poller
 from headwater.control.ports import Ports
-from headwater.control.records import Change, DeploymentRecord, DesiredState, JournalEntry
+from headwater.control.records import Change, DeploymentRecord, DesiredState, JournalEntry, whole
 from headwater.control.stamps import Stamps
 from headwater.control.store import Store
 from headwater.core.errors import Fenced, HeadwaterError, RuntimeFailure, Unavailable
@@ -404,7 +404,14 @@ class Controller:
             assert plan is not None
             base = self._store.plan(record.active_plan) if record.active_plan else None
             decided = diff(base, plan, reset_state=desired.reset_state, generation=desired.generation)
-            steps = steps_to(decided, unit_statuses, plans, canary=desired.canary, former_output=desired.former_output)
+            steps = steps_to(
+                decided,
+                unit_statuses,
+                plans,
+                canary=desired.canary,
+                former_output=desired.former_output,
+                seen=whole(self._store.reports(record.name)),
+            )
             return decided.wanted, steps, "checking"
         if desired.goal == "finish":
             return None, finishing(unit_statuses, plans), "stopping"

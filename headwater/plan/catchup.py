@@ -6,6 +6,8 @@ can be read again up to any position (channels), and results that depend on thes
 
 from __future__ import annotations
 
+from headwater.core.metrics import Progress
+from headwater.core.quantity import format_size
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import JdbcSink, RealTimeKafkaSink
@@ -14,6 +16,8 @@ from headwater.plan.content import own_sources
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.transfer import StateTransfer
 
+_SPARE = 256 * 2**20
+"""Bytes of memory that a host must have free beside the state of a unit that catches up."""
 _OTHERWISE = (Watermark, Lookup, JdbcSink, RealTimeKafkaSink)
 """Operators with inputs of their own (signals of event time, versions of a table), or sinks that Spark writes."""
 
@@ -30,6 +34,21 @@ def can_catch_up(transfer: StateTransfer, running: DeploymentPlan, wanted: Deplo
     if any(s.by is not None or s.part is not None or s.number != s.source_units[0].number for s in transfer.shares):
         return False
     return all(r.source_units == (old.id,) and not (r.joined or r.level or r.prompt) for r in transfer.readings)
+
+
+def lacks_room(unit: Unit, source: str, seen: Progress) -> bool:
+    """Return whether a host of a unit has no memory free for it beside the running ``source``, as last reported."""
+    state = max((u.state_bytes for u in seen.units if u.unit == source), default=0)
+    return any(h.memory_free is not None and h.memory_free < state + _SPARE for h in seen.hosts if h.host in unit.hosts)
+
+
+def price_of(source: str, seen: Progress) -> str:
+    """Describe what a unit needs meanwhile: as much as the running one; '' where that is not measured."""
+    for unit in seen.units:
+        if unit.unit == source and unit.batches and unit.trigger_s:
+            cores = unit.cpu_s / (unit.batches * max(unit.trigger_s, unit.busy_s / unit.batches))
+            return f"about {cores:.2f} cores, and {format_size(unit.state_bytes)} of state"
+    return ""
 
 
 def _is_same(unit: Unit, old: Unit) -> bool:

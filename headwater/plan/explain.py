@@ -70,7 +70,7 @@ def _line(step: Step, replaced: set[str]) -> str | None:
             (source,) = step.transfer.source_units
             return (
                 f"let {step.unit} catch up with {source} while that one runs, so that it takes over within a batch; "
-                f"meanwhile both use processor time and memory"
+                f"meanwhile it needs {step.price or 'as much processor time and memory as that one'}"
             )
         case Load():
             shares = step.transfer.shares

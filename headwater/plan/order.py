@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from functools import cache
 
 from headwater.core.errors import DeploymentError
+from headwater.core.metrics import Progress
 from headwater.dataflow.sinks import Sink
-from headwater.plan.catchup import can_catch_up
+from headwater.plan.catchup import can_catch_up, lacks_room, price_of
 from headwater.plan.content import is_stateful
 from headwater.plan.diff import PlanDiff, State
 from headwater.plan.document import plan_id
@@ -54,11 +55,15 @@ def steps_to(
     *,
     canary: CanarySettings | None = None,
     former_output: FormerOutputChoice = "refuse",
+    seen: Progress | None = None,
 ) -> tuple[Step, ...]:
-    """Order the steps from any unit status to the wanted plan; ``plans`` holds the plans of the units."""
+    """Order the steps from any unit status to the wanted plan; ``plans`` holds the plans of the units.
+
+    ``seen``: the last reports of the nodes, which tell whether there is room for units that catch up.
+    """
     if canary is not None:
         _require_way_back(diff)
-    steps = _Ordering(diff, unit_statuses, plans, canary).result()
+    steps = _Ordering(diff, unit_statuses, plans, canary, seen or Progress(seconds=0.0)).result()
     settled = _settle_former_output(diff, unit_statuses, plans, former_output)
     checks = 0 if former_output == "refuse" else sum(isinstance(s, Check) for s in steps)
     return (*steps[:checks], *settled, *steps[checks:])
@@ -172,7 +177,12 @@ class _Ordering:
     """Orders the steps of one change."""
 
     def __init__(
-        self, diff: PlanDiff, unit_statuses: UnitStatuses, plans: Plans, canary: CanarySettings | None
+        self,
+        diff: PlanDiff,
+        unit_statuses: UnitStatuses,
+        plans: Plans,
+        canary: CanarySettings | None,
+        seen: Progress,
     ) -> None:
         self._diff = diff
         self._plan = diff.wanted
@@ -180,6 +190,7 @@ class _Ordering:
         self._plans = {**plans, self._id: diff.wanted}
         self._unit_statuses = unit_statuses
         self._canary = canary
+        self._seen = seen
         self._changes = {u.unit: u for u in diff.units}
         self._wanted = {u.id for u in diff.wanted.units}
         self._base_units = {u.id: u for u in diff.running.units} if diff.running is not None else {}
@@ -318,7 +329,7 @@ class _Ordering:
         if any(c.producer not in going_on for c in self._plan.inputs(unit)):
             return None
         source = self._checkpoint_writer(self._base.unit(transfer.source_units[0]))
-        if source is None or not (source[1].runs and source[1].sure):
+        if source is None or not (source[1].runs and source[1].sure) or lacks_room(unit, source[0][0], self._seen):
             return None
         return CatchUp(
             plan=self._id,
@@ -326,6 +337,7 @@ class _Ordering:
             transfer=transfer,
             saved=self._saved(transfer),
             source_plan=source[1].plan,
+            price=price_of(source[0][0], self._seen),
         )
 
     def _can_catch_up(self, transfer: StateTransfer) -> bool:

@@ -130,6 +130,8 @@ class CatchUp(_UnitStep):
     """As in ``Load``, for the running unit."""
     source_plan: str
     """The plan of the running unit."""
+    price: str = ""
+    """What the unit needs meanwhile, in words, if it is known."""
     seconds: float = 60.0
     """Seconds after which the change goes on without; the unit's state is loaded then."""
 

@@ -15,12 +15,15 @@ import headwater as hw
 from headwater.channels.catchupinput import CatchUpInput
 from headwater.channels.filelog import FileLog
 from headwater.core.errors import ChannelError
+from headwater.core.metrics import HostProgress, Progress, UnitProgress
 from headwater.disk.catchup import CatchUpBatches, CatchUpRecord, end_catch_up, read_catch_up, write_catch_up
 from headwater.plan.deployment import Edge
 from headwater.plan.diff import diff
+from headwater.plan.document import plan_id
 from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.steps import CatchUp, Load, Prepare, Stop, Switch
+from headwater.plan.order import steps_to
+from headwater.plan.steps import CatchUp, Load, Prepare, Step, Stop, Switch, unit_statuses_of
 from headwater.query.writer import HeadwaterSink, UnitWriter
 from tests.deployments.flows import lifted
 from tests.deployments.test_handover import CONTINUUM, planned
@@ -49,6 +52,25 @@ def test_a_unit_that_moves_as_a_whole_catches_up_before_the_running_one_stops() 
     assert [type(s) for s in after[:2]] == [Load, Switch], "it is not prepared twice"
     text = "\n".join(explain(steps))
     assert "let counted@C1 catch up with counted@E1 while that one runs" in text
+
+
+def test_the_price_is_shown_and_a_host_without_room_for_two_units_is_spared() -> None:
+    change = diff(cut_out(("once", "rising")), cut_out(("counted", "list"), first="rising"))
+    running = UnitProgress(
+        unit="counted@E1", zone="E1", layer="edge", status="running",
+        batches=20, trigger_s=0.5, busy_s=4.0, cpu_s=3.0, state_bytes=2**20,
+    )  # fmt: skip
+
+    def steps(free: int | None) -> tuple[Step, ...]:
+        host = HostProgress(host="c1", zone="C1", cores=2.0, seconds=10.0, memory_free=free)
+        assert change.running is not None
+        statuses = unit_statuses_of(change.running)
+        plans = {plan_id(p): p for p in (change.running, change.wanted)}
+        return steps_to(change, statuses, plans, seen=Progress(seconds=10.0, units=(running,), hosts=(host,)))
+
+    for free in (None, 2**30):
+        assert "meanwhile it needs about 0.30 cores, and 1MiB of state" in "\n".join(explain(steps(free)))
+    assert not any(isinstance(s, CatchUp) for s in steps(2**28))
 
 
 @pytest.mark.parametrize(
