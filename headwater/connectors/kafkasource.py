@@ -1,7 +1,7 @@
-"""A Kafka topic as a DataFrame, read by Spark's own connector.
+"""A Kafka topic as a DataFrame, read by Spark's own connector, and by ``kafkarange`` as a stream that ends.
 
 Spark writes the offsets of a batch ahead into the checkpoint, so a batch that is repeated has the same records. Only
-records of committed transactions are read. A batch run reads from the start position to the newest records.
+records of committed transactions are read. A batch run reads from the start position to the end, or the newest records.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from headwater.connectors import kafkarange
 from headwater.connectors.kafkasettings import java_login, java_setting, servers_at, topic_at
 from headwater.connectors.kafkavalues import BASE64, FAULT, NO_HEADER, VALUE, ValueDecoder
 from headwater.connectors.marks import CORRUPT, ORIGIN, REASON
@@ -44,8 +45,12 @@ def kafka_frame(
     """
     check_options(source)
     reader: Any = spark.read if name is None else spark.readStream.name(name)
-    reader = reader.format("kafka")
-    for option, value in options_of(source, location, is_stream=name is not None, limit=limit).items():
+    if name is not None and source.ending is not None:
+        format_, options = kafkarange.NAME, kafkarange.range_options(source, location, limit)
+    else:
+        format_, options = "kafka", options_of(source, location, is_stream=name is not None, limit=limit)
+    reader = reader.format(format_)
+    for option, value in options.items():
         reader = reader.option(option, value)
     records: DataFrame = reader.load()
     if lag is not None:
@@ -55,6 +60,8 @@ def kafka_frame(
         # Inside the observation Spark would not prepare a call of Java.
         aged = records.withColumn(_AGE, now - F.unix_millis("timestamp"))
         records = aged.observe(lag, quantiles, F.count(F.lit(1)).alias("records")).drop(_AGE)
+    if source.tombstones == "drop":
+        records = records.where("value IS NOT NULL")
     if source.format == "raw":
         added = [f"headers AS {quoted(source.headers_as)}"] if source.headers_as is not None else []
         return records.select(*items(*(quoted(n) for n in source.schema().names), *added))
@@ -72,6 +79,7 @@ def options_of(
         "subscribe": topic,
         "includeHeaders": str(source.headers_as is not None).lower(),
         **_start(source, topic, is_stream=is_stream),
+        **_end(source, topic),
     }
     if limit is not None and is_stream:
         found["maxOffsetsPerTrigger"] = str(limit)
@@ -100,6 +108,17 @@ def _start(source: KafkaSource, topic: str, *, is_stream: bool) -> dict[str, str
         "startingTimestamp": str(start_millis(source.starting)),
         "startingOffsetsByTimestampStrategy": "latest",
     }
+
+
+def _end(source: KafkaSource, topic: str) -> dict[str, str]:
+    """Return the end of a batch run."""
+    if source.ending is None:
+        return {}
+    if source.end_offsets:
+        return {"endingOffsets": json.dumps({topic: {str(p): o for p, o in source.end_offsets}})}
+    if source.ending == "latest":
+        return {"endingOffsets": "latest"}
+    return {"endingTimestamp": str(start_millis(source.ending))}
 
 
 # ---------------------------------------------------------------- values
