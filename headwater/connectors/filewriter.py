@@ -114,8 +114,12 @@ class FileSinkWriter:
             held = held_in(last)
             if last is None or last["epoch"] > self._epoch or not self._due(held, everything=everything):
                 return
-            if self._show(last, number, everything=everything):
-                return
+            try:
+                if self._show(last, number, everything=everything):
+                    return
+            except FileNotFoundError:  # batches written since then have swept the draft of the record
+                if self._last()[1] == number:
+                    raise
 
     def _show(self, last: Mapping[str, Any], number: int, *, everything: bool) -> bool:
         """Publish a record like the newest one that makes files visible; return False where another was first."""
@@ -136,6 +140,8 @@ class FileSinkWriter:
         sweeping: bool = True,
     ) -> bool:
         """Publish a record that makes files visible, and those of ``held`` that are due; False where one was first."""
+        if held:
+            self.recover()  # else another process may move a file on to where it waits, while it is read here
         prefix, files, merged, made = f"{self._name}-" if self._name else "", dict(shown), list[str](), list[Path]()
         for group in self._due(held, everything=everything):
             paths = [self._place_of(file.name) for file in group]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_a_recorded_batch_keeps_its_files_when_spark_takes_it_for_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink_writer = writer(tmp_path)
-    segments = stage(sink_writer, table(1), table(*range(2, 10)))
+    segments = stage(sink_writer, table(1), table(2))
     with monkeypatch.context() as patch:
 
         def full(*_: object) -> None:
@@ -140,9 +141,9 @@ def test_a_recorded_batch_keeps_its_files_when_spark_takes_it_for_failed(
         with pytest.raises(OSError, match="No space"):
             sink_writer.commit(segments, 0)
         sink_writer.abort(segments)
-    put(writer(tmp_path), 0, table(1), table(*range(2, 10)))  # repeated
+    put(writer(tmp_path), 0, table(1), table(2))  # repeated
     writer(tmp_path).publish_held(everything=True)
-    assert ids(tmp_path) == list(range(1, 10))
+    assert ids(tmp_path) == [1, 2]
 
 
 # ---------------------------------------------------------------- crashes at each step
@@ -229,14 +230,14 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(
 
 
 def test_batches_and_an_agent_publish_at_the_same_time(tmp_path: Path) -> None:
-    errors: list[BaseException] = []
+    errors: list[str] = []
     done = threading.Event()
 
     def guarded(work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:
-            errors.append(error)
+        except BaseException:
+            errors.append(traceback.format_exc())
 
     def agent() -> None:
         while not done.is_set():
