@@ -14,6 +14,7 @@ import pytest
 
 import headwater as hw
 from headwater.connectors.deadletters import read_dead_letters
+from headwater.connectors.packages import KAFKA
 from headwater.connectors.replaying import ReplayedSource, ReplayRequest, replay
 from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError
@@ -24,7 +25,7 @@ from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare, run_to_end
 from tests.conformance.test_kafka_security import PASSWORD, SCRAM, SECRET, USER, secured
-from tests.conftest import running_broker
+from tests.conftest import endpoint_with, running_broker
 from tests.schema_registry import SchemaRegistryServer, framed
 from tests.topics import Topic
 
@@ -379,7 +380,7 @@ def test_a_user_and_a_password_over_tls(
 @pytest.mark.long
 @pytest.mark.parametrize("mechanism", SCRAM)
 def test_a_user_and_a_password_by_scram(
-    mechanism: str, secured: tuple[LocalBroker, Path], read: Reading, monkeypatch: pytest.MonkeyPatch
+    mechanism: str, secured: tuple[LocalBroker, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both clients log in: Spark's reads a topic without an end, librdkafka one with an end, and sends."""
     broker, authority = secured
@@ -389,15 +390,17 @@ def test_a_user_and_a_password_by_scram(
     topic = Topic(broker, settings={"sasl.username": "admin", "sasl.password": SECRET, **tls})
     topic.send({"id": 1}, {"id": "x"})
     settings = {"user_env": USER, "password_env": PASSWORD, **tls}
-    assert read(topic, "id bigint", **settings) == [{"id": 1}]
-    (letter,) = read.letters()
-    assert read.replay(letter["id"], '{"id": 2}').outcome == "replayed"
-    assert [row["id"] for row in read(topic, "id bigint", ending="latest", **settings)] == [1, 2]
-    assert not told_in(SECRET, read.place) and not told_in(SECRET, read.endpoint.directory)
-    monkeypatch.setenv(PASSWORD, "wrong horse")
-    for more in ({}, {"ending": "latest"}):
+    # A Spark of its own: workers that read up to an end have the secrets that it was started with.
+    with endpoint_with([KAFKA], tmp_path / "spark", memory_mb=1024) as endpoint:
+        read = Reading(endpoint, tmp_path / "runs")
+        assert read(topic, "id bigint", **settings) == [{"id": 1}]
+        (letter,) = read.letters()
+        assert read.replay(letter["id"], '{"id": 2}').outcome == "replayed"
+        assert [row["id"] for row in read(topic, "id bigint", ending="latest", **settings)] == [1, 2]
+        assert not told_in(SECRET, tmp_path)
+        monkeypatch.setenv(PASSWORD, "wrong horse")
         with pytest.raises(HeadwaterError, match="uthentication") as caught:
-            read(topic, "id bigint", oracle=False, **more, **settings)
+            read(topic, "id bigint", oracle=False, **settings)
         assert "wrong horse" not in str(caught.value)
 
 
