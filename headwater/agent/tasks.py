@@ -16,6 +16,7 @@ from pathlib import Path
 from headwater.agent import catchup
 from headwater.agent.finishing import Finishing
 from headwater.agent.formeroutput import settle
+from headwater.agent.heldoutput import try_to_publish
 from headwater.agent.relays import Relays
 from headwater.agent.storedtasks import Task, stored_tasks, upgrade_tasks
 from headwater.agent.units import Units
@@ -291,6 +292,7 @@ class NodeTasks:
             stood = self.end(spec.id, clean=clean)
             if clean and stood is not None and stood.unit.checkpoint == spec.unit.checkpoint:
                 self._end_batch(stood)
+                try_to_publish(stood, self.layout)
 
     def end(self, unit: str, *, clean: bool = False) -> UnitSpec | None:
         """Stop any incarnation of a unit; return its spec."""
@@ -301,7 +303,10 @@ class NodeTasks:
                 if self._at_work(unit) is None:
                     self.units_of(spec := self._spec_of(task)).adopt(spec)
             self._stop(unit, clean=clean)
-            return self._spec_of(task) if task is not None else None
+            if task is None:
+                return None
+            try_to_publish(stood := self._spec_of(task), self.layout)
+            return stood
 
     def _end_batch(self, spec: UnitSpec) -> None:
         """Repeat and end a batch that was cut off, so that all inputs are read equally far."""
@@ -516,7 +521,7 @@ class NodeTasks:
     def advance_time(self) -> None:
         """Let idle units write the watermark that their last rows led to.
 
-        Let idle inputs, and history that has ended, hold back none.
+        Let idle inputs, and history that has ended, hold back none. Let files that wait in sinks appear in time.
         """
         if (units := self._own) is not None:
             for work in units.all():
@@ -525,6 +530,7 @@ class NodeTasks:
                         units.end_history(work)
                         units.lift_idle(work)
                     units.publish_watermark(work)
+                    work.held.look(work.spec, self.layout)
 
     @contextlib.contextmanager
     def _free(self, task: Task) -> Iterator[bool]:
@@ -599,6 +605,7 @@ class NodeTasks:
         def end(unit: str) -> None:
             with self.alone(unit):
                 self._stop(unit)
+                try_to_publish(self._spec_of(self._tasks[unit]), self.layout)
 
         # Each stop waits for the end of a batch: stop all at once.
         with ThreadPoolExecutor(max(1, len(self._tasks))) as pool:

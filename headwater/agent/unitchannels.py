@@ -9,7 +9,7 @@ from headwater.channels.kafkaclient import looking, reach
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
 from headwater.channels.relay import relay_reader
-from headwater.connectors.kafkasource import servers_at
+from headwater.connectors.kafkasettings import servers_at
 from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.disk.checkpoint import positions
 from headwater.disk.durable import read_note, write_atomically

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headwater.agent.heldoutput import publish_held
 from headwater.agent.idleness import InputSeen, row_time
 from headwater.agent.resuming import resume, set_state_format
 from headwater.agent.slots import take_slots
@@ -496,6 +497,7 @@ class Units:
                 return False
         running.stop()
         running.observe()
+        publish_held(work.spec, self.layout)
         for channel in work.spec.outputs:
             self.channels.log(work.spec, channel).end(work.unit.epoch)
         work.finished = True

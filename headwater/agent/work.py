@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from headwater.agent.heldoutput import HeldOutput
 from headwater.agent.histories import HistoryRead
 from headwater.agent.idleness import IdleInputs
 from headwater.channels.log import Log
@@ -34,6 +35,7 @@ class Work:
     """By operator, when to look for changed files of its reference table (monotonic)."""
     idle: IdleInputs = field(default_factory=IdleInputs)
     history: HistoryRead = field(default_factory=HistoryRead)
+    held: HeldOutput = field(default_factory=HeldOutput)
     refused: DeploymentError | None = None
     """Why it was not started."""
 

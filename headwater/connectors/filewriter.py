@@ -6,39 +6,35 @@ records the batch in ``.headwater/log`` and then renames its files to their visi
 name. The record commits the batch: after a crash before the rename, the next writer rolls forward,
 and a replayed batch finds its record and adds nothing.
 Spark's own ``_spark_metadata`` cannot do this: its batches must begin at 0.
+
+With ``target_bytes`` small files wait in ``.headwater/<name>/held`` (see ``heldfiles``): the record of a batch commits
+them, too, and lists all that wait. A later record puts several of them together as
+``[<name>-]whole-<record>-<n>.<ext>``. That one is written before its record, and renamed after it; then the files that
+it was made of are deleted.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import datetime
-import decimal
-import itertools
 import json
+import math
 import os
 import re
 import shutil
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from headwater.channels.journal import Journal
-from headwater.channels.segments import Segment, conform, normal_schema
+from headwater.channels.segments import Segment
+from headwater.connectors.fileformats import FORMATS
+from headwater.connectors.filetasks import INDEX, FileTask, PartitionedTask
+from headwater.connectors.heldfiles import HeldFile, due, held_in, joined
 from headwater.core.errors import ChannelError
-from headwater.core.jsonform import time_text
-from headwater.dataflow.partitions import MOST_BYTES, directory_name, partition_text
-from headwater.disk.durable import make_directory, naming, sweep, sweep_staged, sync_directory
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from headwater.disk.durable import make_directory, sweep, sweep_staged, sync_directory
 
 _KEPT = 100  # records kept for inspection; only the newest is needed
-_ROW_GROUP = 100_000
-_MOST_OPEN = 64  # files that a task with partitions writes at once
-_INDEX = ".index"
-_EXTENSIONS = {"parquet": "parquet", "csv": "csv", "json": "json"}
 
 
 class FileSinkWriter:
@@ -46,12 +42,13 @@ class FileSinkWriter:
 
     ``lineage`` names the numbering of the batches (a checkpoint): a batch that another epoch has recorded
     under the same lineage and number is a repetition. Output of another lineage in the same epoch is refused.
+    ``target_bytes``: files of fewer bytes wait and are put together, for at most ``max_age`` seconds; 0: none waits.
     """
 
     def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
         self._epoch = epoch
         self._format = str(spec.get("format", "parquet"))
-        if self._format not in _EXTENSIONS:
+        if self._format not in FORMATS:
             raise ChannelError(
                 f"unknown file format {self._format!r}",
                 where=str(spec["path"]),
@@ -63,14 +60,16 @@ class FileSinkWriter:
         self._name = str(spec.get("name", ""))
         self._lineage: str | None = spec.get("lineage")
         home = self.path / ".headwater" / self._name
-        self._staging = home / "staging"
+        self._target = int(spec.get("target_bytes", 0))
+        self._age = float(spec.get("max_age", math.inf))
+        self._staging, self._held = home / "staging", home / "held"
         self._journal = Journal(home / "log", scratch=self._staging, fsync=self._fsync)
 
-    def open(self) -> _FileTask | _PartitionedTask:
+    def open(self) -> FileTask | PartitionedTask:
         """Start a file in staging, or one for each partition."""
         if self._partition_by:
-            return _PartitionedTask(self._staging, self._format, self._partition_by, fsync=self._fsync)
-        return _FileTask(self._staging, self._format, fsync=self._fsync)
+            return PartitionedTask(self._staging, self._format, self._partition_by, fsync=self._fsync)
+        return FileTask(self._staging, self._format, fsync=self._fsync)
 
     def commit(self, segments: Sequence[Segment], batch: int) -> None:
         """Record a batch, then make its files visible."""
@@ -89,27 +88,98 @@ class FileSinkWriter:
             rows = sum(p.rows for p in files)
             run = int((last or {}).get("run", 0))
             staged = [(name, below) for p in files for name, below in self._staged_of(str(p.file)).items()]
+            shown, held = {}, held_in(last)
+            if self._target:
+                held += [self._new(name, below) for name, below in staged]
+            else:
+                shown = {name: os.path.join(b, self._visible_name(batch, n, run)) for n, (name, b) in enumerate(staged)}
             record = {
                 "epoch": self._epoch,
                 "batch": batch,
-                "files": {
-                    name: os.path.join(below, self._visible_name(batch, n, run))
-                    for n, (name, below) in enumerate(staged)
-                },
                 "rows": rows,
                 "total_rows": rows + (last["total_rows"] if last else 0),
                 **_of_former_runs(last),
                 **({"lineage": self._lineage} if self._lineage else {}),
             }
-            if self._publish(number + 1, record):
+            if self._publish_with(number + 1, record, shown, held):
                 for p in files:
-                    if str(p.file).endswith(_INDEX):
+                    if str(p.file).endswith(INDEX):
                         (self._staging / str(p.file)).unlink(missing_ok=True)
                 return
 
+    def publish_held(self, *, everything: bool) -> None:
+        """Make files that wait visible: those whose time has come, or all. A newer writer's files are left alone."""
+        while True:
+            last, number = self._last()
+            held = held_in(last)
+            if last is None or last["epoch"] > self._epoch or not self._due(held, everything=everything):
+                return
+            try:
+                if self._show(last, number, everything=everything):
+                    return
+            except FileNotFoundError:  # batches written since then have swept the draft of the record
+                if self._last()[1] == number:
+                    raise
+
+    def _show(self, last: Mapping[str, Any], number: int, *, everything: bool) -> bool:
+        """Publish a record like the newest one that makes files visible; return False where another was first."""
+        kept = {key: value for key, value in last.items() if key not in ("files", "held", "merged")}
+        # A batch may be written meanwhile: what its tasks have staged is not to be swept.
+        return self._publish_with(
+            number + 1, {**kept, "rows": 0}, {}, held_in(last), everything=everything, sweeping=False
+        )
+
+    def _publish_with(
+        self,
+        number: int,
+        record: Mapping[str, Any],
+        shown: Mapping[str, str],
+        held: Sequence[HeldFile],
+        *,
+        everything: bool = False,
+        sweeping: bool = True,
+    ) -> bool:
+        """Publish a record that makes files visible, and those of ``held`` that are due; False where one was first."""
+        if held:
+            self.recover()  # else another process may move a file on to where it waits, while it is read here
+        prefix, files, merged, made = f"{self._name}-" if self._name else "", dict(shown), list[str](), list[Path]()
+        for group in self._due(held, everything=everything):
+            paths = [self._place_of(file.name) for file in group]
+            try:
+                new = joined(paths, self._staging, fsync=self._fsync) if len(group) > 1 else paths
+            except FileNotFoundError:
+                _delete(made)
+                if self._last()[1] >= number:  # another process has put them together
+                    return False
+                raise
+            if len(group) > 1:
+                made += new
+                merged += [file.name for file in group]
+            for path in new:
+                name = f"{prefix}whole-{number:08d}-{len(files)}{path.suffix}"
+                files[path.name] = os.path.join(group[0].below, name)
+        waiting = {f.name: f.to_data() for f in held if f.name not in files and f.name not in merged}
+        whole = {**record, "files": files, **({"held": waiting} if waiting else {})}
+        if self._publish(number, {**whole, "merged": merged} if merged else whole, sweeping=sweeping):
+            return True
+        _delete(made)
+        return False
+
+    def _due(self, held: Sequence[HeldFile], *, everything: bool = False) -> list[list[HeldFile]]:
+        at_once = everything or not self._target
+        return due(held, target=0 if at_once else self._target, age=self._age, now=time.time())
+
+    def _new(self, name: str, below: str) -> HeldFile:
+        return HeldFile(name=name, below=below, size=(self._staging / name).stat().st_size, since=time.time())
+
+    def _place_of(self, name: str) -> Path:
+        """Return where a file is that is not visible yet."""
+        held = self._held / name
+        return held if held.exists() else self._staging / name
+
     def _staged_of(self, file: str) -> dict[str, str]:
         """Return the staged files of a segment, and the directory of each below that of the sink."""
-        if not file.endswith(_INDEX):
+        if not file.endswith(INDEX):
             return {file: ""}
         try:
             found: dict[str, str] = json.loads((self._staging / file).read_text(encoding="utf-8"))
@@ -132,6 +202,7 @@ class FileSinkWriter:
                 "rows": 0,
                 "total_rows": last["total_rows"] if last else 0,
                 "previous": _counts(last),
+                **({"held": last["held"]} if last and "held" in last else {}),
                 **_of_former_runs(last),
                 **({"lineage": last["lineage"]} if last and "lineage" in last else {}),
             }
@@ -148,6 +219,9 @@ class FileSinkWriter:
             last, number = self._last()
             if last is None:
                 return
+            if last.get("held"):
+                self._show(last, number, everything=True)
+                continue
             record = {
                 "epoch": -1,
                 "batch": -1,
@@ -161,10 +235,12 @@ class FileSinkWriter:
                 return
 
     def abort(self, segments: Sequence[Segment]) -> None:
-        """Delete the staged files of a failed batch."""
+        """Delete the staged files of a failed batch; one that was recorded has not failed, and keeps its files."""
+        last, _ = self._last()
+        recorded = {name for what in ("files", "held", "merged") for name in (last or {}).get(what, ())}
         for segment in segments:
             if segment.file:
-                for file in (*self._staged_of(segment.file), segment.file):
+                for file in {*self._staged_of(segment.file), segment.file} - recorded:
                     (self._staging / file).unlink(missing_ok=True)
 
     def recover(self) -> None:
@@ -174,8 +250,13 @@ class FileSinkWriter:
         """
         last, _ = self._last()
         moved = set()
+        for name in self._staged_among((last or {}).get("held", {})):
+            with contextlib.suppress(FileNotFoundError):
+                make_directory(self._held, fsync=self._fsync)
+                os.rename(self._staging / name, self._held / name)
+                moved.add(self._held)
         for staged, visible in (last["files"] if last else {}).items():
-            source, target = self._staging / staged, self.path / visible
+            source, target = self._place_of(staged), self.path / visible
             with contextlib.suppress(FileNotFoundError):
                 if target.parent != self.path and source.exists():
                     make_directory(target.parent, fsync=self._fsync)
@@ -184,6 +265,11 @@ class FileSinkWriter:
         if self._fsync:
             for directory in moved:
                 sync_directory(directory)
+        for name in (last or {}).get("merged", ()):
+            _delete([self._held / name, self._staging / name])
+
+    def _staged_among(self, names: Mapping[str, Any]) -> set[str]:
+        return set(names) & set(os.listdir(self._staging)) if names else set()
 
     def sweep(self) -> None:
         """Delete what interrupted batches have left in staging."""
@@ -206,7 +292,7 @@ class FileSinkWriter:
         last, _ = self._last()
         return self.rows() + int((last or {}).get("former_rows", 0))
 
-    def _publish(self, number: int, record: Mapping[str, Any]) -> bool:
+    def _publish(self, number: int, record: Mapping[str, Any], *, sweeping: bool = True) -> bool:
         self.recover()
         before = self._journal.modified(number - 1) if number else None
         if self._fsync:
@@ -215,7 +301,8 @@ class FileSinkWriter:
         if not self._journal.publish(number, record):
             return False
         self.recover()
-        sweep(self._staging, before)
+        if sweeping:
+            sweep(self._staging, before)
         if number >= _KEPT:
             self._journal.discard(number - _KEPT, number - _KEPT + 1)
         return True
@@ -256,7 +343,7 @@ class FileSinkWriter:
     def _visible_name(self, batch: int, part: int, run: int) -> str:
         prefix = f"{self._name}-" if self._name else ""
         later = f"-{run}" if run else ""
-        return f"{prefix}part-{batch:08d}-{part}-{self._epoch}{later}.{_EXTENSIONS[self._format]}"
+        return f"{prefix}part-{batch:08d}-{part}-{self._epoch}{later}.{self._format}"
 
 
 def committed_rows(path: Path, name: str | None = None) -> int:
@@ -276,7 +363,8 @@ def writers_in(path: Path) -> dict[str, int]:
 def remove_output(path: Path) -> None:
     """Remove all files that writers made in a directory, and no other file."""
     for name in writers_in(path):
-        ours = re.compile(rf"{re.escape(name)}-part-\d{{8,}}-\d+-\d+(-\d+)?\.({'|'.join(_EXTENSIONS.values())})")
+        numbers = r"(part-\d{8,}-\d+-\d+(-\d+)?|whole-\d{8,}-\d+)"
+        ours = re.compile(rf"{re.escape(name)}-{numbers}\.({'|'.join(FORMATS)})")
         _remove_files(path, ours)
         # The records last: after a crash they still tell that there is something to remove.
         shutil.rmtree(path / ".headwater" / name)
@@ -295,6 +383,11 @@ def _remove_files(path: Path, names: re.Pattern[str]) -> None:
                 os.rmdir(at)
 
 
+def _delete(files: Sequence[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
 def _of_former_runs(record: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (record or {}).items() if key in ("run", "former_rows")}
 
@@ -303,230 +396,3 @@ def _counts(record: Mapping[str, Any] | None) -> list[int] | None:
     if record is None:
         return None
     return [record["epoch"], record["batch"]] if record["batch"] >= 0 else record.get("previous")
-
-
-class _Format(Protocol):
-    def write(self, batch: pa.RecordBatch) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _FileTask:
-    """Write one task's rows to one staged file."""
-
-    def __init__(self, staging: Path, kind: str, *, fsync: bool) -> None:
-        self._staging = staging
-        self._kind = kind
-        self._fsync = fsync
-        self._path: Path | None = None
-        self._out: _Format | None = None
-        self._schema: pa.Schema | None = None
-        self._rows = 0
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows == 0:
-            return
-        if self._out is None:
-            make_directory(self._staging, fsync=self._fsync)
-            self._path = self._staging / f"{uuid.uuid4().hex}.{_EXTENSIONS[self._kind]}"
-            self._schema = normal_schema(batch.schema)
-            self._out = _FORMATS[self._kind](self._path, self._schema)
-        assert self._path is not None
-        with naming(self._path):
-            self._out.write(conform(batch, self._schema))
-        self._rows += batch.num_rows
-
-    def close(self) -> Segment | None:
-        if self._out is None or self._path is None:
-            return None
-        with naming(self._path):
-            self._out.close()
-        if self._fsync:
-            with open(self._path, "rb") as file:
-                os.fsync(file.fileno())
-        return Segment(file=self._path.name, rows=self._rows, bytes=self._path.stat().st_size, crc32=0)
-
-    def abandon(self) -> None:
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)  # first: on a full disk the file cannot be finished
-        if self._out is not None:
-            with contextlib.suppress(OSError):
-                self._out.close()
-
-
-class _PartitionedTask:
-    """Write one task's rows to one staged file or more for each partition."""
-
-    def __init__(self, staging: Path, kind: str, columns: tuple[str, ...], *, fsync: bool) -> None:
-        self._staging = staging
-        self._kind = kind
-        self._columns = columns
-        self._fsync = fsync
-        self._open: dict[str, _FileTask] = {}
-        """By directory below the sink's; those written to last come last."""
-        self._closed: list[tuple[str, Segment]] = []
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        for directory, rows in split(batch, self._columns):
-            task = self._open.pop(directory, None)
-            if task is None:
-                if len(self._open) >= _MOST_OPEN:
-                    self._close_file(next(iter(self._open)))
-                task = _FileTask(self._staging, self._kind, fsync=self._fsync)
-            self._open[directory] = task
-            task.write(rows)
-
-    def _close_file(self, directory: str) -> None:
-        segment = self._open[directory].close()
-        if segment is not None:
-            self._closed.append((directory, segment))
-        del self._open[directory]
-
-    def close(self) -> Segment | None:
-        for directory in list(self._open):
-            self._close_file(directory)
-        if not self._closed:
-            return None
-        index = self._staging / f"{uuid.uuid4().hex}{_INDEX}"
-        with naming(index):
-            index.write_text(json.dumps({str(s.file): directory for directory, s in self._closed}), encoding="utf-8")
-        rows, size = (sum(sizes) for sizes in zip(*((s.rows, s.bytes) for _, s in self._closed), strict=True))
-        return Segment(file=index.name, rows=rows, bytes=size, crc32=0)
-
-    def abandon(self) -> None:
-        for _, segment in self._closed:
-            (self._staging / str(segment.file)).unlink(missing_ok=True)
-        for task in self._open.values():
-            task.abandon()
-
-
-def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Split rows by the values of columns: yield the directory of each value, and its rows without the columns."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if batch.num_rows == 0:
-        return
-    at = {name.lower(): n for n, name in enumerate(batch.schema.names)}
-    indexes = [at[name.lower()] for name in columns]
-    codes = np.zeros(batch.num_rows, np.int64)
-    names: list[list[str | None]] = []
-    for column in (batch.column(n) for n in indexes):
-        encoded = column.dictionary_encode()
-        texts = [partition_text(v) for v in encoded.dictionary.to_pylist()]
-        values = pc.fill_null(encoded.indices, len(texts)).to_numpy(zero_copy_only=False)
-        codes = codes * (len(texts) + 1) + values
-        names.append([*texts, None])
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
-    sorted_rows = batch.take(pa.array(order)) if len(starts) > 2 else batch
-    kept = [n for n in range(batch.num_columns) if n not in indexes]
-    found: dict[str, list[pa.RecordBatch]] = {}
-    for begin, end in itertools.pairwise(starts):
-        code, parts = int(ordered[begin]), []
-        for name, texts in zip(reversed(columns), reversed(names), strict=True):
-            code, digit = divmod(code, len(texts))
-            parts.append(_directory(name, texts[digit]))
-        rows = sorted_rows.slice(begin, end - begin).select(kept)
-        # NULL and an empty text have one directory.
-        found.setdefault(os.path.join(*reversed(parts)), []).append(rows)
-    for directory, several in found.items():
-        for rows in several:
-            yield directory, rows
-
-
-def _directory(column: str, text: str | None) -> str:
-    name = directory_name(column, text)
-    if len(name.encode()) > MOST_BYTES:
-        raise ChannelError(
-            f"a value of '{column}' is too long for a directory: '{str(text)[:40]}..'",
-            where=f"partition_by={column}",
-            hint="partition by a shorter column, such as a hash or the beginning of the text",
-        )
-    return name
-
-
-class _Parquet:
-    """Write Parquet; gather rows into groups worth compressing."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        import pyarrow.parquet as pq
-
-        self._writer = pq.ParquetWriter(str(path), schema)
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows = 0
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._waiting.append(batch)
-        self._rows += batch.num_rows
-        if self._rows >= _ROW_GROUP:
-            self._flush()
-
-    def close(self) -> None:
-        if self._waiting:
-            self._flush()
-        self._writer.close()
-
-    def _flush(self) -> None:
-        import pyarrow as pa
-
-        self._writer.write_table(pa.Table.from_batches(self._waiting))
-        self._waiting, self._rows = [], 0
-
-
-class _Csv:
-    """Write CSV with a header; times in the form that Spark's reader accepts."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        import pyarrow as pa
-        from pyarrow import csv
-
-        nested = [f.name for f in schema if pa.types.is_nested(f.type)]
-        if nested:
-            raise ChannelError(
-                f"CSV cannot hold the nested columns {', '.join(nested)}",
-                where=str(path.parent.parent.parent),
-                hint="select their fields, or use json or parquet",
-            )
-        self._writer = csv.CSVWriter(str(path), schema)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _Json:
-    """Write one JSON object per line, values in the forms that Spark's reader accepts."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._out = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by close)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._out.writelines(_json_lines(batch))
-
-    def close(self) -> None:
-        self._out.close()
-
-
-def _json_lines(batch: pa.RecordBatch) -> Iterator[str]:
-    for row in batch.to_pylist(maps_as_pydicts="lossy"):
-        yield json.dumps(row, default=_json_value, ensure_ascii=False) + "\n"
-
-
-def _json_value(value: object) -> str:
-    if isinstance(value, datetime.datetime):
-        return time_text(value)
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, decimal.Decimal):
-        return str(value)
-    return str(value)
-
-
-_FORMATS: dict[str, Any] = {"parquet": _Parquet, "csv": _Csv, "json": _Json}

@@ -1,7 +1,7 @@
-"""A Kafka topic as a DataFrame, read by Spark's own connector.
+"""A Kafka topic as a DataFrame, read by Spark's own connector, and by ``kafkarange`` as a stream that ends.
 
 Spark writes the offsets of a batch ahead into the checkpoint, so a batch that is repeated has the same records. Only
-records of committed transactions are read. A batch run reads from the start position to the newest records.
+records of committed transactions are read. A batch run reads from the start position to the end, or the newest records.
 """
 
 from __future__ import annotations
@@ -12,33 +12,18 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headwater.channels.kafkaclient import credentials
+from headwater.connectors import kafkarange
+from headwater.connectors.kafkasettings import java_login, java_setting, servers_at, topic_at
 from headwater.connectors.kafkavalues import BASE64, FAULT, NO_HEADER, VALUE, ValueDecoder
 from headwater.connectors.marks import CORRUPT, ORIGIN, REASON
 from headwater.connectors.reasons import NOT_UTF8
 from headwater.connectors.registry import HEADER
 from headwater.connectors.sparksql import column_of, items
-from headwater.core.errors import DeploymentError, RuntimeFailure
+from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.kafkatopic import KafkaSource, start_millis
 from headwater.dataflow.optionlists import PARSER_OPTIONS, TOPIC_OPTIONS, check_options
-from headwater.dataflow.sinks import RealTimeKafkaSink
-from headwater.disk.credentials import read_secret
-from headwater.disk.layout import full_path
 from headwater.sql.lexer import quote_string, quoted
 
-_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
-_ALIKE = (
-    "client.id",
-    "sasl.mechanism",
-    "security.protocol",
-    "ssl.cipher.suites",
-    "ssl.endpoint.identification.algorithm",
-)
-"""Settings with one meaning in Kafka's consumer, which reads a topic, and in librdkafka, which writes and asks."""
 _STREAM_ONLY = frozenset({"maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"})
 _KEY_FAULT = "the key is not UTF-8 text"
 _TEXT, _ROW, _AGE = "__text", "__row", "__age"
@@ -60,8 +45,12 @@ def kafka_frame(
     """
     check_options(source)
     reader: Any = spark.read if name is None else spark.readStream.name(name)
-    reader = reader.format("kafka")
-    for option, value in options_of(source, location, is_stream=name is not None, limit=limit).items():
+    if name is not None and source.ending is not None:
+        format_, options = kafkarange.NAME, kafkarange.range_options(source, location, limit)
+    else:
+        format_, options = "kafka", options_of(source, location, is_stream=name is not None, limit=limit)
+    reader = reader.format(format_)
+    for option, value in options.items():
         reader = reader.option(option, value)
     records: DataFrame = reader.load()
     if lag is not None:
@@ -71,6 +60,8 @@ def kafka_frame(
         # Inside the observation Spark would not prepare a call of Java.
         aged = records.withColumn(_AGE, now - F.unix_millis("timestamp"))
         records = aged.observe(lag, quantiles, F.count(F.lit(1)).alias("records")).drop(_AGE)
+    if source.tombstones == "drop":
+        records = records.where("value IS NOT NULL")
     if source.format == "raw":
         added = [f"headers AS {quoted(source.headers_as)}"] if source.headers_as is not None else []
         return records.select(*items(*(quoted(n) for n in source.schema().names), *added))
@@ -88,6 +79,7 @@ def options_of(
         "subscribe": topic,
         "includeHeaders": str(source.headers_as is not None).lower(),
         **_start(source, topic, is_stream=is_stream),
+        **_end(source, topic),
     }
     if limit is not None and is_stream:
         found["maxOffsetsPerTrigger"] = str(limit)
@@ -100,35 +92,6 @@ def options_of(
         elif option.lower() not in parsers:
             found |= java_setting(option, value)
     return found | java_login(source)
-
-
-def java_setting(option: str, value: str) -> dict[str, str]:
-    """Return a setting of Kafka's Java client as options of Spark's connector."""
-    if option == "ssl.ca.location":
-        return {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": full_path(value)}
-    return {f"kafka.{option}": value}
-
-
-def librdkafka_settings(source: KafkaSource, location: str) -> dict[str, str]:
-    """Return the settings by which librdkafka reaches a location's broker. They hold the values of secrets."""
-    given = dict(source.options)
-    found = {name: given[name] for name in _ALIKE if name in given}
-    if "ssl.ca.location" in given:
-        found["ssl.ca.location"] = full_path(given["ssl.ca.location"])
-    secrets = credentials(source.user_env, source.password_env, where=source.where)
-    if secrets:
-        found = {"sasl.mechanism": "PLAIN", **found, **secrets}
-    return {**found, "bootstrap.servers": servers_at(source, location)}
-
-
-def servers_at(source: KafkaSource, location: str) -> str:
-    """Return the servers that a location's topic is read from."""
-    return source.bootstrap_servers.replace("{location}", location)
-
-
-def topic_at(source: KafkaSource, location: str) -> str:
-    """Return the topic that is read for a location."""
-    return source.topic.replace("{location}", location)
 
 
 def _start(source: KafkaSource, topic: str, *, is_stream: bool) -> dict[str, str]:
@@ -147,27 +110,15 @@ def _start(source: KafkaSource, topic: str, *, is_stream: bool) -> dict[str, str
     }
 
 
-def java_login(source: KafkaSource | RealTimeKafkaSink) -> dict[str, str]:
-    """Return the settings of Kafka's Java client that log in. They hold the values of secrets."""
-    user = read_secret(source.user_env, where=source.where)
-    password = read_secret(source.password_env, where=source.where)
-    if user is None and password is None:
+def _end(source: KafkaSource, topic: str) -> dict[str, str]:
+    """Return the end of a batch run."""
+    if source.ending is None:
         return {}
-    mechanism = dict(source.options).get("sasl.mechanism", "PLAIN")
-    if "\n" in f"{user}{password}":
-        raise DeploymentError(
-            "a user or password with a line break", where=source.where, hint="correct the value of the secret"
-        )
-    # Spark and Kafka hide this setting in their logs and plans.
-    words = " ".join(f'{key}="{_escaped(value or "")}"' for key, value in (("username", user), ("password", password)))
-    return {
-        "kafka.sasl.mechanism": mechanism,
-        "kafka.sasl.jaas.config": f"{_MODULES[mechanism]} required {words};",
-    }
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"')
+    if source.end_offsets:
+        return {"endingOffsets": json.dumps({topic: {str(p): o for p, o in source.end_offsets}})}
+    if source.ending == "latest":
+        return {"endingOffsets": "latest"}
+    return {"endingTimestamp": str(start_millis(source.ending))}
 
 
 # ---------------------------------------------------------------- values

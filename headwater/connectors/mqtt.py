@@ -23,6 +23,7 @@ import contextlib
 import hashlib
 import logging
 import queue
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ from headwater.disk.credentials import read_secret
 _LOG = logging.getLogger(__name__)
 _KEEPALIVE = 60
 _FOR_EVER = 0xFFFFFFFF  # seconds of a session
+_UNSUPPORTED = "Unsupported protocol version"  # the answer of a broker that speaks 3.1.1 alone
 _RECONNECT = (1, 30)  # seconds between attempts to connect: the first pause, and the longest
 
 
@@ -111,6 +113,15 @@ class MqttBridge(Bridge[_Token | None]):
 
         Otherwise the broker would queue messages for it without end.
         """
+        reason = self._forgotten()
+        if self._five and reason == _UNSUPPORTED:
+            self._five = False
+            reason = self._forgotten()
+        if reason.is_failure:
+            raise self._unreachable(str(reason))
+
+    def _forgotten(self) -> Any:
+        """Connect once with a new session, which ends the old one; return the broker's answer."""
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         client = self._make_client(clean=True)
 
@@ -122,13 +133,11 @@ class MqttBridge(Bridge[_Token | None]):
         try:
             client.connect(self._host, self._port, **({"clean_start": True} if self._five else {}))
             client.loop_start()
-            reason = answers.get(timeout=STOP_SECONDS)
+            return answers.get(timeout=STOP_SECONDS)
         except (OSError, queue.Empty) as error:
             raise self._unreachable(str(error) or "no answer") from None
         finally:
             client.loop_stop()
-        if reason.is_failure:
-            raise self._unreachable(str(reason))
 
     def _unreachable(self, why: str) -> Unavailable:
         return Unavailable(
@@ -185,6 +194,10 @@ class MqttBridge(Bridge[_Token | None]):
 
     def _on_connect(self, client: Any, _data: object, flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
+            if self._five and reason == _UNSUPPORTED:
+                # Not in this thread, which is the refused client's own.
+                threading.Thread(target=self._fall_back, args=(client,), name="mqtt 3.1.1", daemon=True).start()
+                return
             self._set("refused", f"the broker refuses the connection: {reason}")
             return
         kept = getattr(properties, "SessionExpiryInterval", _FOR_EVER)
@@ -201,6 +214,18 @@ class MqttBridge(Bridge[_Token | None]):
             self._set("connected")
         else:
             client.subscribe(self.topic, qos=min(self._source.qos, 1))
+
+    def _fall_back(self, refused: Any) -> None:
+        """Go on in MQTT 3.1.1, with the session of the same name."""
+        refused.disconnect()
+        refused.loop_stop()
+        with self._changed:
+            if self._spool.stopping or self._client is not refused:
+                return
+            _LOG.warning("%s does not speak MQTT 5: source '%s' goes on in 3.1.1", self._broker, self._source.id)
+            self._five = False
+            self._client = self._make_client()
+            self._connect()
 
     def _on_subscribe(self, _client: Any, _data: object, _mid: int, reasons: list[Any], _properties: object) -> None:
         if reasons and reasons[0].is_failure:

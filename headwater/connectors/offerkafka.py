@@ -8,7 +8,7 @@ from typing import Any
 
 from headwater.channels import kafkaclient
 from headwater.connectors.deadletters import DeadLetter, topic_position
-from headwater.connectors.kafkasource import librdkafka_settings, topic_at
+from headwater.connectors.kafkasettings import librdkafka_settings, topic_at
 from headwater.connectors.kafkavalues import BASE64, ValueDecoder, decoded_text
 from headwater.connectors.pythonvalues import Misfit
 from headwater.connectors.reasons import NOT_UTF8

@@ -6,10 +6,11 @@ Guarantees:
   has it in the queue of the node (``queue`` values) until it is sent, and for retransmission until it is acknowledged,
   which it is when it is durable. While the log is full, nothing is acknowledged or asked for, and the queues fill up.
 - From a queue that is full the server discards the oldest values, and marks the next one: ``gap``.
-- Each connection makes a new subscription, which begins with the present value of each node, marked as ``gap``. So
-  what changes while there is no connection - the bridge is down, its unit moves, the network is cut, the server
-  restarts - is lost except for the newest value, and so is what was sent and not yet durable. The value of a node that
-  has not changed is stored again.
+- Each connection makes a new subscription, which begins with the present value of each node. If the server has the
+  history of a node, what has changed since this bridge last received a value of it is read from there first. Else, and
+  when the bridge starts, the present value is marked as ``gap``: what has changed while the bridge was down, its unit
+  moved, the network was cut or the server restarted is lost, except for the newest value, and so is what was sent and
+  not yet durable. The value of a node that has not changed is stored again.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from headwater.connectors.opcuaclient import (
     status_name,
     time_text,
 )
+from headwater.connectors.opcuahistory import Seen, hole, seen
 from headwater.connectors.spoolwriter import Received
 from headwater.core.errors import HeadwaterError
 from headwater.core.quantity import parse_duration
@@ -87,6 +89,9 @@ class OpcuaBridge(Bridge["Future[None]"]):
         self._keeps = False  # whether it stores a notification, and asks for no other
         self._heard = 0.0  # when the server has sent the last one
         self._begins: set[int] = set()  # nodes of which the present subscription has sent nothing yet
+        self._ids: dict[int, ua.NodeId] = {}
+        self._client: Client | None = None
+        self._last: dict[int, Seen | None] = {}  # the newest value of each node that is stored, or about to be
 
     # -- the bridge ----------------------------------------------------------------------------------
 
@@ -198,7 +203,7 @@ class OpcuaBridge(Bridge["Future[None]"]):
                 ids[number] = await node_id(client, text)
             except ValueError as error:
                 missing.append(str(error))
-        self._begins = set(ids)
+        self._begins, self._ids, self._client = set(ids), ids, client
         made = await client.uaclient.create_subscription(asked, callback=self._keep)
         numbers = list(ids)
         for first in range(0, len(numbers), _AT_ONCE):
@@ -227,8 +232,12 @@ class OpcuaBridge(Bridge["Future[None]"]):
     async def _keep(self, result: ua.PublishResult) -> None:
         """Store the values of a notification; the library acknowledges it when this returns."""
         rows: list[str] = []
+        newest: dict[int, Seen | None] = {}
         for data in result.NotificationMessage.NotificationData or ():
-            rows += [self._row(item) for item in getattr(data, "MonitoredItems", None) or ()]
+            for change in getattr(data, "MonitoredItems", None) or ():
+                rows += await self._missed(change.ClientHandle, change.Value)
+                rows.append(self._row(change))
+                newest[change.ClientHandle] = seen(change.Value)
             if (status := getattr(data, "Status", None)) is not None and not status.is_good():
                 self._ends.set()  # the server ends the subscription
         self._heard = self._loop.time()
@@ -238,9 +247,31 @@ class OpcuaBridge(Bridge["Future[None]"]):
         if self._spool.ends:
             await asyncio.Event().wait()  # for the end of the connection: these must not be acknowledged
         item: Received[Future[None]] = Received(rows, self.address, sum(map(len, rows)), Future())
-        await asyncio.to_thread(self._spool.put, item)
+        await asyncio.to_thread(self._hand_over, item, newest)
         await asyncio.wrap_future(item.token)
         self._keeps, self._heard = False, self._loop.time()
+
+    def _hand_over(self, item: Received[Future[None]], newest: dict[int, Seen | None]) -> None:
+        """Let rows be stored; only then their values count as received, also if the connection ends meanwhile."""
+        self._spool.put(item)
+        self._last |= newest
+
+    async def _missed(self, number: int, value: ua.DataValue) -> list[str]:
+        """Return the changes of a node before its first value of a connection, as far as the server has them."""
+        present, last, client = seen(value), self._last.get(number), self._client
+        if number not in self._begins or last is None or present is None or client is None:
+            return []
+        self._keeps = True  # the server is not silent: it is asked for the history
+        try:
+            found = await hole(client, self._ids[number], last, present)
+        except Exception as error:  # most servers have none
+            _LOG.info("%s: no history of %s: %s", self.address, self._nodes[number], error)
+            return []
+        finally:
+            self._keeps, self._heard = False, self._loop.time()
+        if found.ends and (found.begins or found.values):
+            self._begins.discard(number)  # the present value follows what was read
+        return [self._text(number, one, gap=place == 0 and not found.begins) for place, one in enumerate(found.values)]
 
     def _row(self, item: ua.MonitoredItemNotification) -> str:
         """Return a change as the text of a row. It raises nothing: else the value would be acknowledged and lost."""
@@ -251,6 +282,12 @@ class OpcuaBridge(Bridge["Future[None]"]):
             self._counts.missed += lost
         if lost:
             _LOG.warning("%s: the server has discarded values of %s", self.address, self._nodes[number])
+        gap = lost or number in self._begins
+        self._begins.discard(number)
+        return self._text(number, value, gap=gap)
+
+    def _text(self, number: int, value: ua.DataValue, *, gap: bool) -> str:
+        code = 0 if value.StatusCode is None else value.StatusCode.value
         row: dict[str, Any] = {
             "node": self._nodes[number],
             "value": plain(value.Value.Value) if value.Value is not None else None,
@@ -258,7 +295,6 @@ class OpcuaBridge(Bridge["Future[None]"]):
             "server_time": time_text(value.ServerTimestamp),
             "status": status_name(code),
             "quality": quality_of(code),
-            "gap": lost or number in self._begins,
+            "gap": gap,
         }
-        self._begins.discard(number)
         return json.dumps(row, default=str)

@@ -21,7 +21,7 @@ def packages_for(dataflow: Dataflow) -> list[str]:
 def package_of(operator: Operator) -> str | None:
     """Return the Maven package that Spark needs for a source, table or sink; None when it needs none."""
     match operator:
-        case KafkaSource() | RealTimeKafkaSink():
+        case KafkaSource(ending=None) | RealTimeKafkaSink():
             return KAFKA
         case JdbcSink(url=url) | Lookup(format="jdbc", path=url):
             found = known_database(url)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headwater.connectors.globs import alternatives, is_glob
-from headwater.connectors.kafkasource import servers_at
+from headwater.connectors.kafkasettings import servers_at
 from headwater.connectors.mqtt import broker_address
 from headwater.connectors.mqttwriter import sink_address
 from headwater.connectors.opcuaclient import OpcuaAddress

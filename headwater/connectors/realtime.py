@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.channels import kafkaclient
-from headwater.connectors.kafkasource import java_login, java_setting, librdkafka_settings, topic_at
+from headwater.connectors.kafkasettings import java_login, java_setting, librdkafka_settings, topic_at
 from headwater.core.errors import DeploymentError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow.kafkatopic import KafkaSource

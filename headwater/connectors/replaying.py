@@ -154,6 +154,12 @@ def _offer(target: ReplayedSource, letter: DeadLetter, record: str, mark: str) -
             return mqtt_offer(target.source, target.location, letter, record)
         case HttpSource():
             return HttpOffer(target.source, target.location, record, mark)
+        case KafkaSource(ending=str()):
+            raise DeploymentError(
+                "the source has read its topic up to an end, and a record sent again would be behind it",
+                where=target.source.where,
+                hint="send the corrected record to the topic: the source that reads on from the end gets it",
+            )
         case KafkaSource():
             return kafka_offer(target.source, target.location, letter, record)
     raise DeploymentError(

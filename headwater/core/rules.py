@@ -210,10 +210,12 @@ class Size(Rule):
     least: int = 0
 
     def check(self, value: Any, name: str) -> str:
+        if not isinstance(value, str):
+            raise Refused(f"{name} is {a_type(value)}", hint="write it as text: '16GiB'")
         try:
             found = parse_size(value)
         except QuantityError as error:
-            raise Refused(error.what, hint=error.hint) from error
+            raise Refused(f"{name}: {error.what}", hint=error.hint) from error
         if found < self.least:
             raise Refused(
                 f"{name} is too small: {shown_value(value)}", hint=f"write at least {format_size(self.least)}"

@@ -58,12 +58,23 @@ def backfill_problems(operators: Mapping[str, Operator]) -> Iterator[DataflowErr
     for operator in operators.values():
         if isinstance(operator, Watermark) and operator.history is not None:
             source = operators[operator.inputs[0]]
-            if not isinstance(source, _WITH_END):
+            if not _has_end(source):
                 yield _no_end(source, operator.where)
+
+
+def _has_end(operator: Operator) -> bool:
+    """Return whether the end of a source can be seen; a topic that others write has one only where it is stated."""
+    return isinstance(operator, _WITH_END) and not (isinstance(operator, KafkaSource) and operator.ending is None)
 
 
 def _no_end(operator: Operator, where: str) -> DataflowError:
     """Return the error of history that comes from an operator whose end cannot be seen."""
+    if isinstance(operator, KafkaSource):
+        return DataflowError(
+            f"history comes from the topic '{operator.topic}', which has no end while others write to it",
+            where=where,
+            hint='state it: read.kafka(..., ending="2026-01-31T12:00:00Z"), and let the live stream start there',
+        )
     if isinstance(operator, Source):
         what = f"history comes from '{operator.id}' ({operator.kind}), of which no end can be seen"
         return DataflowError(what, where=where, hint="read history from files, a table or a topic")
@@ -85,7 +96,7 @@ def _check_history(history: Any, column: str, where: str) -> None:
                 hint="give the source's schema the event time as a timestamp; it may be renamed once",
             )
         (at,) = at.parents
-    if not isinstance(at.operator, _WITH_END):
+    if not _has_end(at.operator):
         raise _no_end(at.operator, where)
 
 

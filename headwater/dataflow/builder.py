@@ -233,9 +233,12 @@ class Reader(BridgedReader):
         location_as: ColumnName | None = None,
         file_as: ColumnName | None = None,
         layer: Place | None = None,
+        **options: Option,
     ) -> Stream:
         """Read Parquet files."""
-        return self.files(path, schema, format="parquet", location_as=location_as, file_as=file_as, layer=layer)
+        return self.files(
+            path, schema, format="parquet", location_as=location_as, file_as=file_as, layer=layer, **options
+        )
 
     def rate(self, rows_per_second: RowsPerSecond = 1, *, location_as: ColumnName | None = None) -> Stream:
         """Count upwards: columns ``timestamp`` and ``value`` (Spark's rate source).
@@ -284,6 +287,8 @@ class Reader(BridgedReader):
         registry_user_env: Place | None = None,
         registry_password_env: Place | None = None,
         starting: StartOf = "earliest",
+        ending: StartOf | None = None,
+        tombstones: Literal["dead_letter", "drop"] = "dead_letter",
         key_as: ColumnName | None = None,
         headers_as: ColumnName | None = None,
         timestamp_as: ColumnName | None = None,
@@ -305,7 +310,9 @@ class Reader(BridgedReader):
         ``raw`` gives the columns of Spark's Kafka source.
 
         ``starting``: "earliest", "latest", a time such as "2026-01-31T12:00:00Z", or {partition: offset} with all
-        partitions (-2: earliest, -1: latest); it counts until the first batch. ``key_as``, ``headers_as``,
+        partitions (-2: earliest, -1: latest); it counts until the first batch. ``ending``: the place before which the
+        stream ends, for history that is read before a live stream from there. ``tombstones``: what becomes of records
+        without a value, by which a compacted topic deletes a key. ``key_as``, ``headers_as``,
         ``timestamp_as``, ``partition_as``, ``offset_as`` and ``location_as`` add columns of these names.
 
         ``options`` are those of Kafka's consumer with ``_`` for ``.`` (``security_protocol="SASL_SSL"``), Spark's for
@@ -314,6 +321,7 @@ class Reader(BridgedReader):
         where = f"read.kafka('{cut(topic, 200)}')"
         data = None if descriptor is None else read_descriptor(descriptor, where=where)
         offsets = tuple(sorted(starting.items())) if isinstance(starting, Mapping) else ()
+        ends = tuple(sorted(ending.items())) if isinstance(ending, Mapping) else None
         return self._source(
             KafkaSource,
             bootstrap_servers=bootstrap_servers,
@@ -328,6 +336,9 @@ class Reader(BridgedReader):
             registry_password_env=registry_password_env,
             starting="earliest" if offsets else str(starting),
             offsets=offsets,
+            ending=None if ending is None else "latest" if ends else str(ending),
+            end_offsets=ends,
+            tombstones="drop" if tombstones == "drop" else None,
             key_as=key_as,
             headers_as=headers_as,
             timestamp_as=timestamp_as,

@@ -42,7 +42,7 @@ SchemaDocument = Annotated[str, Text(most=_MOST)]
 
 @dataclass(frozen=True)
 class StartRule(Rule):
-    """The start of a topic: "earliest", "latest", a time, or an offset for each partition."""
+    """A place in a topic: "earliest", "latest", a time, or an offset for each partition."""
 
     def check(self, value: Any, name: str) -> str | dict[int, int]:
         if isinstance(value, Mapping):
@@ -59,7 +59,7 @@ class StartRule(Rule):
         if not isinstance(value, str):
             raise Refused(f"{name} is {a_type(value)}", hint=_START_HINT)
         if value not in ("earliest", "latest"):
-            start_millis(value)
+            start_millis(value, name)
         return value
 
 
@@ -69,14 +69,14 @@ _START_HINT = (
 StartOf = Annotated[str | datetime | Mapping[int, int], StartRule()]
 
 
-def start_millis(text: str) -> int:
-    """Return a start time in milliseconds since 1970; raise Refused for a text that is none, or has no zone."""
+def start_millis(text: str, name: str = "starting") -> int:
+    """Return a start or end time in milliseconds since 1970; raise Refused for a text that is none, or has no zone."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise Refused(f"starting is {text[:60]!r}", hint=_START_HINT) from None
+        raise Refused(f"{name} is {text[:60]!r}", hint=_START_HINT) from None
     if found.tzinfo is None:
-        raise Refused(f"the start time {text} has no time zone", hint=f"end it with Z for UTC: {text}Z")
+        raise Refused(f"{name}: the time {text} has no time zone", hint=f"end it with Z for UTC: {text}Z")
     return round(found.timestamp() * 1000)
 
 
@@ -87,10 +87,13 @@ class KafkaSource(Source):
     ``registry``: values begin with Confluent's header, a zero byte and the id of the writer's schema.
     ``avro_schema``: the reader's schema in JSON; without a registry also the writer's. ``descriptor``: a compiled
     file of Protobuf (FileDescriptorSet) in base64. ``offsets`` (partition, offset) take the place of ``starting``.
+    ``ending``: the first position that is not read, as for ``starting``; ``end_offsets`` take its place.
+    ``tombstones``: "drop" for records without a value, which are dead letters otherwise.
     """
 
     kind: ClassVar[str] = "kafka_topic"
     shown: ClassVar[tuple[str, ...]] = ("topic",)
+    newer: ClassVar[frozenset[str]] = frozenset({"ending", "end_offsets", "tombstones"})
 
     bootstrap_servers: Place
     topic: Place
@@ -104,6 +107,9 @@ class KafkaSource(Source):
     registry_password_env: Place | None = None
     starting: Place = "earliest"
     offsets: tuple[tuple[int, int], ...] = ()
+    ending: Place | None = None
+    end_offsets: tuple[tuple[int, int], ...] | None = None
+    tombstones: Literal["drop"] | None = None
     key_as: ColumnName | None = None
     headers_as: ColumnName | None = None
     timestamp_as: ColumnName | None = None
@@ -126,7 +132,9 @@ class KafkaSource(Source):
 
     @property
     def stream(self) -> str:
-        return self.topic  # its servers may get other names
+        if self.ending is None:
+            return self.topic  # its servers may get other names
+        return f"{self.topic} to {dict(self.end_offsets) if self.end_offsets else self.ending}"
 
     @property
     def record_format(self) -> str | None:
@@ -145,9 +153,9 @@ class KafkaSource(Source):
         for what, hint in self._faults():
             raise self.error(what, hint)
         try:
-            if not self.offsets and self.starting not in ("earliest", "latest"):
-                start_millis(self.starting)
             StartRule().check(dict(self.offsets) or self.starting, "starting")
+            if self.ending is not None:
+                StartRule().check(dict(self.end_offsets or ()) or self.ending, "ending")
         except Refused as error:
             raise self.error(error.what, error.hint or _START_HINT) from None
         if self.avro_schema is not None:
@@ -171,6 +179,8 @@ class KafkaSource(Source):
         if self.registry is None and self.registry_user_env is not None:
             found.append(("registry_user_env without a registry", "give registry='http://host:8081'"))
         found += self._faults_of_schemas()
+        if (self.ending is not None and self.starting == "latest") or self.ending == "earliest":
+            found.append(("between both places the topic has no record", 'write starting="earliest", ending="latest"'))
         for name, _ in self.options:
             if any(word in name.lower() for word in _SECRET):
                 found.append((f"'{name}' would be stored with the dataflow", "name it: password_env='VARIABLE'"))
@@ -194,6 +204,10 @@ class KafkaSource(Source):
             found.append((f"a Protobuf message for values of format {self.format}", 'give format="protobuf"'))
         if self.registry is not None and self.descriptor is not None:
             found.append(("a descriptor beside a registry", "leave one of them out: the registry has the schemas"))
+        if self.format == "raw" and self.tombstones is not None:
+            found.append(
+                ("tombstones of format raw, which has them as rows", "filter them: where('value IS NOT NULL')")
+            )
         if self.format == "raw" and self.schema_text != Schema.parse(RAW).text:
             found.append(("a schema for format raw", f"leave it out: the columns are {RAW}"))
         if self.format == "raw" and any(getattr(self, setting) for setting, _ in _ADDED if setting != "headers_as"):

@@ -20,6 +20,7 @@ from headwater.core.rules import (
     OneLine,
     Refused,
     Rule,
+    Size,
     Span,
     Text,
     Whole,
@@ -204,6 +205,7 @@ QualityOfService = Annotated[int, Whole(0, 2)]
 Duration = Annotated[str, Span()]
 DurationOrNone = Annotated[str, Span(least=0)]
 """A duration that may be zero."""
+FileSize = Annotated[str, Size(least=1)]
 RealTimeBatch = Annotated[str, Span(least=5, most=600)]
 Bound = Annotated[str, Interval()]
 

@@ -8,7 +8,15 @@ from typing import ClassVar, Literal
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.partitions import resolved_partitions
-from headwater.dataflow.settings import ColumnName, Place, QualityOfService, RealTimeBatch, ShownRows
+from headwater.dataflow.settings import (
+    ColumnName,
+    Duration,
+    FileSize,
+    Place,
+    QualityOfService,
+    RealTimeBatch,
+    ShownRows,
+)
 from headwater.dataflow.types import StreamType
 
 
@@ -30,14 +38,22 @@ class FileSink(Sink):
     """CSV, JSON lines or Parquet files below ``path`` ('{zone}' is replaced); each file appears complete.
 
     With ``partition_by`` the files of each value are in a directory of its own, ``day=2026-01-01``, without the column.
+    With ``target_file_size`` or ``max_file_age`` smaller files wait, at most so long, until they appear as one.
     """
 
     kind: ClassVar[str] = "write_files"
     shown: ClassVar[tuple[str, ...]] = ("format", "path")
-    newer: ClassVar[frozenset[str]] = frozenset({"partition_by"})
+    newer: ClassVar[frozenset[str]] = frozenset({"partition_by", "target_file_size", "max_file_age"})
     path: Place
     format: Literal["csv", "json", "parquet"]
     partition_by: tuple[str, ...] | None = None
+    target_file_size: FileSize | None = None
+    max_file_age: Duration | None = None
+
+    @property
+    def holds_back(self) -> bool:
+        """Return whether small files wait until they are put together."""
+        return self.target_file_size is not None or self.max_file_age is not None
 
     @property
     def target(self) -> tuple[str, ...]:

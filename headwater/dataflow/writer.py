@@ -15,6 +15,8 @@ from headwater.dataflow.settings import (
     ColumnName,
     Columns,
     Computed,
+    Duration,
+    FileSize,
     Label,
     Option,
     Place,
@@ -50,26 +52,64 @@ class Writer(habits.NameGuard, Generic[S]):
     outputMode = output_mode
 
     def files(
-        self, path: Place, *, format: Literal["csv", "json", "parquet"], partition_by: Columns = ()
+        self,
+        path: Place,
+        *,
+        format: Literal["csv", "json", "parquet"],
+        partition_by: Columns = (),
+        target_file_size: FileSize | None = None,
+        max_file_age: Duration | None = None,
     ) -> WrittenStream[S]:
         """Write files, each row exactly once; files appear complete. ``{zone}`` in the path is replaced.
 
         ``partition_by``: columns that become directories, as in Hive and Spark: ``day=2026-01-01``.
+        ``target_file_size``, such as "128MiB": smaller files wait out of sight, for at most ``max_file_age`` ("10
+        minutes"), until they appear as one file. With one of both, the other one has the value named here.
         """
-        columns = tuple_of(partition_by) or None
-        return self._sink(sinks.FileSink, path=path, format=format, partition_by=columns)
+        return self._sink(
+            sinks.FileSink,
+            path=path,
+            format=format,
+            partition_by=tuple_of(partition_by) or None,
+            target_file_size=target_file_size,
+            max_file_age=max_file_age,
+        )
 
-    def csv(self, path: Place, *, partition_by: Columns = ()) -> WrittenStream[S]:
-        """Write CSV files with a header."""
-        return self.files(path, format="csv", partition_by=partition_by)
+    def csv(
+        self,
+        path: Place,
+        *,
+        partition_by: Columns = (),
+        target_file_size: FileSize | None = None,
+        max_file_age: Duration | None = None,
+    ) -> WrittenStream[S]:
+        """Write CSV files with a header; settings as for ``files``."""
+        sizes = {"target_file_size": target_file_size, "max_file_age": max_file_age}
+        return self.files(path, format="csv", partition_by=partition_by, **sizes)
 
-    def json(self, path: Place, *, partition_by: Columns = ()) -> WrittenStream[S]:
-        """Write JSON lines."""
-        return self.files(path, format="json", partition_by=partition_by)
+    def json(
+        self,
+        path: Place,
+        *,
+        partition_by: Columns = (),
+        target_file_size: FileSize | None = None,
+        max_file_age: Duration | None = None,
+    ) -> WrittenStream[S]:
+        """Write JSON lines; settings as for ``files``."""
+        sizes = {"target_file_size": target_file_size, "max_file_age": max_file_age}
+        return self.files(path, format="json", partition_by=partition_by, **sizes)
 
-    def parquet(self, path: Place, *, partition_by: Columns = ()) -> WrittenStream[S]:
-        """Write Parquet files."""
-        return self.files(path, format="parquet", partition_by=partition_by)
+    def parquet(
+        self,
+        path: Place,
+        *,
+        partition_by: Columns = (),
+        target_file_size: FileSize | None = None,
+        max_file_age: Duration | None = None,
+    ) -> WrittenStream[S]:
+        """Write Parquet files; settings as for ``files``."""
+        sizes = {"target_file_size": target_file_size, "max_file_age": max_file_age}
+        return self.files(path, format="parquet", partition_by=partition_by, **sizes)
 
     def delta(
         self, path: Place, *, keys: Columns = (), partition_by: Columns = (), compact_after: SmallFiles = 32

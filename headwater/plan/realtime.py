@@ -76,6 +76,8 @@ def _reasons(flow: Graph, operators: tuple[str, ...], sink: RealTimeKafkaSink) -
 
 def _reason(operator: ops.Operator, is_stateful: bool) -> tuple[str, str] | None:
     match operator:
+        case KafkaSource() if operator.ending is not None:
+            return "a topic that is read up to an end is no live stream", _BATCHES
         case KafkaSource() if operator.is_binary:
             return f"values of {operator.format} are decoded in Python", f"{_BATCHES}, or send JSON or CSV"
         case KafkaSource() if is_stateful and operator.format != "raw":

@@ -9,6 +9,7 @@ from headwater.channels.channelspec import channel_spec, lineage_of
 from headwater.channels.open import LOG_KINDS
 from headwater.connectors import tablewriters
 from headwater.connectors.kafkawriter import sink_writer_id
+from headwater.core.quantity import parse_duration, parse_size
 from headwater.dataflow.customs import CustomSink
 from headwater.dataflow.opcua import OpcuaSink
 from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, MqttSink, Sink
@@ -17,6 +18,17 @@ from headwater.disk.checkpoint import checkpoint_number
 from headwater.disk.layout import Layout, sink_directory, writer_name
 from headwater.plan.content import holds_back
 from headwater.plan.spec import UnitSpec
+
+_TARGET, _AGE = "128MiB", "10 minutes"
+"""The size that files are to have, and the time for which smaller ones wait, where a sink states one of both."""
+
+
+def _waiting(sink: FileSink) -> dict[str, Any]:
+    """Describe which files wait to be put together."""
+    if not sink.holds_back:
+        return {}
+    target, age = sink.target_file_size or _TARGET, sink.max_file_age or _AGE
+    return {"target_bytes": parse_size(target), "max_age": parse_duration(age)}
 
 
 def described(spec: UnitSpec, output: str, layout: Layout, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,6 +43,7 @@ def described(spec: UnitSpec, output: str, layout: Layout, settings: Mapping[str
     match operator:
         case FileSink():
             return {
+                **_waiting(operator),
                 "kind": "files",
                 "format": operator.format,
                 "partition_by": operator.partitions(flow.types[operator.inputs[0]]),

@@ -530,10 +530,12 @@ def register_sources(session: Any) -> None:
     from headwater.channels.channel_spark import ChannelSource
     from headwater.connectors.delta_source import DeltaDataSource
     from headwater.connectors.iceberg_source import IcebergDataSource
+    from headwater.connectors.kafkarange import KafkaRangeDataSource
     from headwater.connectors.sensor_source import SensorDataSource
     from headwater.query.writer import HeadwaterSink
 
-    for source in (ChannelSource, HeadwaterSink, SensorDataSource, DeltaDataSource, IcebergDataSource):
+    tables = (DeltaDataSource, IcebergDataSource)
+    for source in (ChannelSource, HeadwaterSink, SensorDataSource, KafkaRangeDataSource, *tables):
         session.dataSource.register(source)
 
 

@@ -53,6 +53,7 @@ PRELOADED = (
     "headwater.connectors.sensor_source",
     "headwater.connectors.delta_source",
     "headwater.connectors.iceberg_source",
+    "headwater.connectors.kafkarange",
     "headwater.query.writer",
 )
 _MOST = 1 << 22  # bytes of a request

@@ -1,7 +1,8 @@
-"""Run a real OPC UA server (asyncua) in a separate process: ``python opcua_server.py PORT [CERTIFICATE KEY | open]``.
+"""Run a real OPC UA server (asyncua) in a separate process: ``python opcua_server.py PORT [CERTIFICATE KEY | open |
+history]``.
 
 Accepts only the user 'probe' with the password 'secret', and with ``open`` also clients without a user. Its namespace
-is urn:plant. With a certificate it takes encrypted connections only.
+is urn:plant. With a certificate it takes encrypted connections only. With ``history`` it keeps the history of Temp.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ async def serve(port: int, *files: str) -> None:
         if name != "Locked":
             await node.set_writable()
     async with server:
+        if "history" in files:
+            await server.historize_node_data_change(server.get_node(ua.NodeId("Temp", index)), count=1000)
         await asyncio.Event().wait()
 
 

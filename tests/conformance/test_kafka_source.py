@@ -14,6 +14,7 @@ import pytest
 
 import headwater as hw
 from headwater.connectors.deadletters import read_dead_letters
+from headwater.connectors.packages import KAFKA
 from headwater.connectors.replaying import ReplayedSource, ReplayRequest, replay
 from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError
@@ -23,8 +24,8 @@ from headwater.query.query import Running
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare, run_to_end
-from tests.conformance.test_kafka_security import PASSWORD, SECRET, USER, secured
-from tests.conftest import running_broker
+from tests.conformance.test_kafka_security import PASSWORD, SCRAM, SECRET, USER, secured
+from tests.conftest import endpoint_with, running_broker
 from tests.schema_registry import SchemaRegistryServer, framed
 from tests.topics import Topic
 
@@ -115,6 +116,8 @@ def test_json_with_all_columns_and_dead_letters(topics: LocalBroker, read: Readi
     assert (second["key"], second["partition"], second["offset"], second["headers"]) == (None, 1, 0, None)
     assert second["sent"] == datetime.datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=datetime.UTC)
     letters = read.letters()
+    read(topic, schema, tombstones="drop", timestamp_as="sent", location_as="place", **columns)
+    assert [one["offset"] for one in read.letters()] == [1, 1, 2, 3, 4, 6], "all but the tombstone"
     places = [f"kafka:{topic.name}/0@1", *(f"kafka:{topic.name}/1@{n}" for n in range(1, 7))]
     assert [(one["source"], one["offset"]) for one in letters] == [(p, int(p.rpartition("@")[2])) for p in places]
     assert [one["reason"] for one in letters] == [
@@ -154,6 +157,8 @@ def test_avro_of_one_schema(topics: LocalBroker, read: Reading) -> None:
     good = [avro({"id": n, "v": n / 2}) for n in range(4)]
     topic.send(*good, key=b"k")
     topic.send(good[0] + b"x", good[1][:-1], None, partition=1)
+    read(topic, format="avro", avro_schema=json.dumps(AVRO), tombstones="drop")
+    assert [one["offset"] for one in read.letters()] == [0, 1]
     rows = read(topic, format="avro", avro_schema=json.dumps(AVRO), key_as="key", offset_as="offset", timestamp_as="at")
     assert [(r["id"], r["v"], r["key"], r["offset"]) for r in rows] == [(n, n / 2, "k", n) for n in range(4)]
     assert all(isinstance(row["at"], datetime.datetime) for row in rows)
@@ -231,6 +236,54 @@ def test_start_positions(topics: LocalBroker, read: Reading) -> None:
     assert ids(starting="latest", oracle=False) == []
     with pytest.raises(HeadwaterError, match="names other partitions than the topic has"):
         ids(starting={0: 6}, oracle=False)
+
+
+@pytest.mark.parametrize("form", ["offsets", pytest.param("a time", marks=pytest.mark.long)])
+def test_end_positions(form: str, topics: LocalBroker, read: Reading) -> None:
+    """The records up to an end are those of Spark's batch run, and those of a stream from there are the others."""
+    topic = Topic(topics)
+    topic.send(*({"id": n} for n in range(4)), None, b"[1]", timestamp=1000, headers=[("h", b"x")], key=b"k")
+    topic.send(*({"id": n} for n in range(4, 8)), timestamp=5000)
+    topic.send(*({"id": n} for n in range(10, 14)), partition=1, timestamp=2000)
+    added = {name: name.removesuffix("_as") for name in ("key_as", "headers_as", "timestamp_as", "offset_as")}
+
+    def ids(**settings: Any) -> list[int]:
+        return [row["id"] for row in read(topic, "id bigint", **added, **settings)]
+
+    place: Any
+    if form == "offsets":
+        place, before = {0: 3, 1: 1}, [0, 1, 2, 10]
+    else:
+        place, before = "1970-01-01T00:00:04Z", [0, 1, 2, 3, 10, 11, 12, 13]
+    assert ids(ending=place) == before
+    if form == "offsets":
+        assert ids(starting={0: 7, 1: 2}, ending="latest", maxOffsetsPerTrigger=1) == [5, 6, 7, 12, 13]
+        return
+    assert sorted(before + ids(starting=place)) == [*range(8), *range(10, 14)]
+    assert ids(starting={0: -1, 1: 2}, ending={0: 0, 1: 3}, oracle=False) == [12]
+    assert [row["value"] for row in read(topic, format="raw", ending={0: 5, 1: 0}) if row["offset"] == 4] == [None]
+    with pytest.raises(HeadwaterError, match="ends at offset 4, before the end 5"):
+        ids(ending={0: 6, 1: 5}, oracle=False)
+    with pytest.raises(HeadwaterError, match="there are offsets for"):
+        ids(ending={0: 6}, oracle=False)
+
+
+@pytest.mark.long
+def test_the_last_records_before_an_end_may_be_those_of_transactions(topics: LocalBroker, read: Reading) -> None:
+    from confluent_kafka import Producer
+
+    topic = Topic(topics, partitions=1)
+    producer = Producer({"bootstrap.servers": topic.servers, "transactional.id": topic.name})
+    producer.init_transactions()
+    for id_, end in ((1, producer.commit_transaction), (2, producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(topic.name, json.dumps({"id": id_}))
+        producer.flush()
+        end()
+    for ending in ("latest", {0: 3}):  # the last offset before it is a mark, or an aborted record
+        assert read(topic, "id bigint", ending=ending) == [{"id": 1}]
+    topic.send({"id": 3})
+    assert read(topic, "id bigint", ending={0: 4}) == [{"id": 1}]
 
 
 def test_records_of_a_transaction_are_read_once_it_is_committed(topics: LocalBroker, read: Reading) -> None:
@@ -322,6 +375,33 @@ def test_a_user_and_a_password_over_tls(
     for word in (SECRET, "wrong horse"):
         assert not told_in(word, read.place), "a secret is on the disk"
         assert not told_in(word, read.endpoint.directory), "a secret is in Spark's log or files"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_a_user_and_a_password_by_scram(
+    mechanism: str, secured: tuple[LocalBroker, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both clients log in: Spark's reads a topic without an end, librdkafka one with an end, and sends."""
+    broker, authority = secured
+    monkeypatch.setenv(USER, "admin")
+    monkeypatch.setenv(PASSWORD, SECRET)
+    tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(authority), "sasl.mechanism": mechanism}
+    topic = Topic(broker, settings={"sasl.username": "admin", "sasl.password": SECRET, **tls})
+    topic.send({"id": 1}, {"id": "x"})
+    settings = {"user_env": USER, "password_env": PASSWORD, **tls}
+    # A Spark of its own: workers that read up to an end have the secrets that it was started with.
+    with endpoint_with([KAFKA], tmp_path / "spark", memory_mb=1024) as endpoint:
+        read = Reading(endpoint, tmp_path / "runs")
+        assert read(topic, "id bigint", **settings) == [{"id": 1}]
+        (letter,) = read.letters()
+        assert read.replay(letter["id"], '{"id": 2}').outcome == "replayed"
+        assert [row["id"] for row in read(topic, "id bigint", ending="latest", **settings)] == [1, 2]
+        assert not told_in(SECRET, tmp_path)
+        monkeypatch.setenv(PASSWORD, "wrong horse")
+        with pytest.raises(HeadwaterError, match="uthentication") as caught:
+            read(topic, "id bigint", oracle=False, **settings)
+        assert "wrong horse" not in str(caught.value)
 
 
 def told_in(word: str, directory: Path) -> list[Path]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -361,6 +364,71 @@ def test_mqtt_5_continues_and_keeps_the_same_session(broker: Broker, topic: str,
     bridges.start()
     broker.publish(topic, *readings(25, 30))
     bridges.await_values([*readings(0, 20), *readings(25, 30)])
+
+
+class Older:
+    """Stand in front of a broker, and refuse MQTT 5 as brokers of 3.1.1 do; pass on all other connections."""
+
+    def __init__(self, behind: int) -> None:
+        self._behind, self.refused = behind, 0
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client:
+            first = client.recv(4096)
+            if first[first.index(b"MQTT") + 4] == 5:
+                self.refused += 1
+                client.sendall(b"\x20\x02\x00\x01")  # CONNACK: unacceptable protocol version
+                return
+            with socket.create_connection(("127.0.0.1", self._behind)) as broker:
+                broker.sendall(first)
+                back = threading.Thread(target=self._copy, args=(broker, client), daemon=True)
+                back.start()
+                self._copy(client, broker)
+                back.join()
+
+    def _copy(self, here: socket.socket, there: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := here.recv(65536):
+                there.sendall(data)
+            there.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)  # ends the wait for a connection
+        self._server.close()
+
+
+def test_a_bridge_goes_on_in_an_older_version_if_the_broker_refuses_5(
+    broker: Broker, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = Older(broker.port)
+    of = dataclasses.replace(source(broker, topic), broker=f"127.0.0.1:{older.port}", version="5")
+    bridges = Bridges(of, FileLog(tmp_path / "log", fsync=False))
+    try:
+        bridge = bridges.start()
+        broker.publish(topic, *readings(0, 5))
+        bridges.await_values(readings(0, 5))
+        assert older.refused == 1 and bridge.status().error is None
+        assert "does not speak MQTT 5" in caplog.text and "3.1.1" in caplog.text
+        bridge.stop()
+        bridges.start().stop()  # refused anew, in the session that the broker has
+        bridge._five = True
+        bridge.forget()
+        assert older.refused == 3
+    finally:
+        if bridges.bridge is not None:
+            bridges.bridge.stop()
+        older.close()
 
 
 @redelivers

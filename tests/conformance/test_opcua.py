@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import json
 import subprocess
@@ -18,9 +19,11 @@ import pytest
 from headwater.channels.filelog import FileLog
 from headwater.connectors.opcuabridge import OpcuaBridge
 from headwater.connectors.opcuaclient import plain
+from headwater.connectors.opcuahistory import between, seen
 from headwater.connectors.opcuawriter import OpcuaSinkWriter
 from headwater.core.errors import DataflowError, RuntimeFailure, Unavailable
 from headwater.dataflow.opcua import OpcuaSource
+from headwater.testing import CutLink
 from tests.conftest import free_port
 from tests.faults import until
 
@@ -220,6 +223,62 @@ def test_a_stopped_bridge_goes_on_with_the_newest_value(plc: Plc, receiving: Rec
     plc.write("Temp", 4.0)
     until(lambda: receiving.values()[-1] == 4.0, "the last value")
     assert [(r["value"], r["gap"]) for r in receiving.rows()[-3:]] == [(1.0, False), (3.0, True), (4.0, False)]
+
+
+@pytest.mark.long
+def test_what_changes_while_the_connection_is_lost_is_read_from_the_history(plc: Plc, tmp_path: Path) -> None:
+    own, link = Plc().start("history"), CutLink()
+    link.lead_to(f"127.0.0.1:{own.port}")
+    of = dataclasses.replace(source(own, "Temp", "Count"), url=f"opc.tcp://{link.address}/")
+    receiving = Receiving(of, FileLog(tmp_path / "log", fsync=False))
+
+    def count(*values: int) -> None:
+        own.write("Count", *(ua.Variant(value, ua.VariantType.Int32) for value in values))
+
+    def found(name: str) -> list[tuple[Any, bool]]:
+        return [(row["value"], row["gap"]) for row in receiving.rows() if row["node"].endswith(name)]
+
+    try:
+        bridge = receiving.start()
+        own.write("Temp", 1.0, 2.0)
+        count(1)
+        until(lambda: len(receiving.rows()) == 5, "the changes")
+        for turn, values in enumerate(((3.0, 4.0, 5.0), (), (6.0,))):
+            link.cut()
+            own.write("Temp", *values)
+            count(10 * turn + 2, 10 * turn + 3)
+            link.mend(reset=True)
+            until(lambda: bridge.status().connections == turn + 2, "the connection")  # noqa: B023
+            until(lambda: found("Count")[-1][0] == 10 * turn + 3, "the present value")  # noqa: B023
+        until(lambda: found("Temp")[-1][0] == 6.0, "the last value")
+        own.write("Temp", 7.0)
+        until(lambda: found("Temp")[-1][0] == 7.0, "a change")
+        # One that has not changed is there again, and the cut may come a moment late.
+        temps = [row for row, before in zip(found("Temp"), [None, *found("Temp")], strict=False) if row != before]
+        assert temps == [(20.0, True), *((float(v), False) for v in range(1, 8))]
+        assert {(0, True), (1, False), (3, True), (13, True), (23, True)} <= set(found("Count")), "it has no history"
+    finally:
+        receiving.stop()
+        link.close()
+        own.kill()
+
+
+def test_a_history_is_whole_only_where_it_has_both_ends() -> None:
+    def value(second: int, number: float) -> Any:
+        at = datetime.datetime(2026, 1, 5, 8, 0, second)
+        return ua.DataValue(ua.Variant(number, ua.VariantType.Double), SourceTimestamp=at)
+
+    kept = [value(n, float(n)) for n in range(6)]
+    ends = [seen(one) for one in kept]
+    numbers = lambda hole: ([one.Value.Value for one in hole.values], hole.begins, hole.ends)  # noqa: E731
+    assert None not in ends
+    assert numbers(between(kept, ends[1], ends[4])) == ([2.0, 3.0], True, True)
+    assert numbers(between(kept[2:], ends[1], ends[4])) == ([2.0, 3.0], False, True)
+    assert numbers(between(kept[:4], ends[1], ends[4])) == ([2.0, 3.0], True, False)
+    assert numbers(between(kept[2:3], ends[2], ends[2])) == ([], True, True)
+    assert numbers(between([], ends[2], ends[2])) == ([], False, False)
+    assert numbers(between([kept[1], value(1, 9.0), kept[4]], ends[1], ends[4])) == ([9.0], True, True)
+    assert seen(ua.DataValue(ua.Variant(1))) is None
 
 
 def test_a_refusal_is_told_and_the_password_never_shown(

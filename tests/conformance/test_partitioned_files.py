@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from headwater.connectors import filewriter
+from headwater.connectors import filetasks, filewriter
 from headwater.connectors.filewriter import FileSinkWriter
 from headwater.core.errors import ChannelError
 
@@ -100,7 +100,7 @@ def test_staged_files_that_were_not_committed_go(tmp_path: Path) -> None:
 
 
 def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filewriter, "_MOST_OPEN", 2)
+    monkeypatch.setattr(filetasks, "_MOST_OPEN", 2)
     sink_writer = writer(tmp_path, "k")
     task = sink_writer.open()
     for first in (0, 1, 0, 2, 1, 5):

@@ -34,6 +34,10 @@ def begin() -> tuple[DataflowBuilder, Stream, Stream]:
     return builder, live, builder.read.parquet("/history", SCHEMA)
 
 
+def old_topic(builder: DataflowBuilder, **options: Any) -> Stream:
+    return builder.read.kafka("b:9092", "t", SCHEMA, **options)
+
+
 def marks(flow: Dataflow) -> dict[str, Watermark]:
     return {o.inputs[0]: o for o in flow.operators if isinstance(o, Watermark)}
 
@@ -74,6 +78,7 @@ def test_history_in_order_passes_time_while_it_is_read() -> None:
         (lambda f, live, old: live.backfill(old.union(old)), "its end is seen at a source only"),
         (lambda f, live, old: live.backfill(f.read.mqtt("b:1883", "t", SCHEMA)), "of which no end can be seen"),
         (lambda f, live, old: live.backfill(f.read.sensors(rows=5)), "of which no end can be seen"),
+        (lambda f, live, old: live.backfill(old_topic(f)), "the topic 't', which has no end while others write to it"),
         (lambda f, live, old: live.backfill(old.select("id", "ts")), "v"),
     ],
 )  # fmt: skip
@@ -81,6 +86,14 @@ def test_what_is_no_history_is_refused(make: Callable[[Any, Any, Any], Any], wha
     with pytest.raises(DataflowError) as caught:
         make(*begin())
     assert what in str(caught.value) and caught.value.hint
+
+
+def test_history_may_be_an_earlier_range_of_the_topic() -> None:
+    builder, live, _ = begin()
+    live.backfill(old_topic(builder, ending={0: 7}).where("id > 0")).write.memory("out")
+    flow = builder.build()
+    assert Dataflow.from_json(flow.to_json()) == flow
+    assert [o.history for o in flow.operators if isinstance(o, Watermark)] == [None, "unordered"]
 
 
 def test_history_that_is_used_elsewhere_too_is_refused() -> None:

@@ -87,6 +87,10 @@ def test_raw_has_the_columns_of_spark() -> None:
         ({"starting": {0: "5"}}, "an offset of starting is '5'"),
         ({"starting": {-1: 5}}, "a partition of starting is -1"),
         ({"starting": 5}, "starting is an int"),
+        ({"ending": "tomorrow"}, "ending is 'tomorrow'"),
+        ({"ending": {}}, "ending has no partition"),
+        ({"ending": "earliest"}, "between both places the topic has no record"),
+        ({"starting": "latest", "ending": {0: 5}}, "between both places the topic has no record"),
         ({"format": "avro"}, "need their writer's schema"),
         ({"format": "avro", "avro_schema": "{}"}, "not that of a record"),
         ({"format": "avro", "avro_schema": "x"}, "not JSON"),
@@ -101,6 +105,8 @@ def test_raw_has_the_columns_of_spark() -> None:
         ({"sasl_jaas_config": "x"}, "'sasl.jaas.config' would be stored"),
         ({"ssl_keystore_password": "x"}, "'ssl.keystore.password' would be stored"),
         ({"format": "raw"}, "a schema for format raw"),
+        ({"format": "raw", "tombstones": "drop"}, "tombstones of format raw"),
+        ({"tombstones": "keep"}, "tombstones"),
     ],
 )
 def test_what_cannot_be_read_is_refused(settings: dict[str, Any], says: str) -> None:
@@ -114,6 +120,18 @@ def test_what_cannot_be_read_is_refused(settings: dict[str, Any], says: str) -> 
 def test_only_one_topic_is_read(topic: str) -> None:
     with pytest.raises(DataflowError, match="is no topic"):
         hw.flow("f").read.kafka("b:9092", topic, "id bigint")
+
+
+def test_a_topic_with_an_end_is_another_stream_that_needs_no_connector() -> None:
+    ended = source(ending={0: 7, 1: -1})
+    assert (ended.ending, ended.end_offsets) == ("latest", ((0, 7), (1, -1)))
+    assert package_of(ended) is None and ended.stream != source().stream
+    assert len({ended.stream, source(ending={0: 8, 1: -1}).stream, source(ending="1970-01-01T00:00:01Z").stream}) == 3
+    assert not {"ending", "tombstones"} & set(source(tombstones="dead_letter").config()), "stored keys have neither"
+    by_offset = options_of(ended, "L1", is_stream=False)
+    assert json.loads(by_offset["endingOffsets"]) == {"t": {"0": 7, "1": -1}}
+    at = options_of(source(ending="1970-01-01T00:00:01.5Z"), "L1", is_stream=False)
+    assert at["endingTimestamp"] == "1500"
 
 
 def test_without_a_schema_the_hint_shows_one() -> None:

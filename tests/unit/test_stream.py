@@ -174,6 +174,7 @@ SINKS: list[Callable[[Stream], Any]] = [
     lambda s: s.write.opcua("opc.tcp://plc/x", node_from="concat('ns=2;s=', k)", value="v", username_env="U"),
     lambda s: s.write.format(FilesSink).options(path="/o/{zone}").start(),
     lambda s: s.write.parquet("/o", partition_by=["k"]),
+    lambda s: s.write.json("/o", target_file_size="64MiB", max_file_age="5 minutes"),
     lambda s: s.write.delta("/o/{zone}", partition_by="k", compact_after=0),
     lambda s: s.write.iceberg("n.t", catalog="postgresql://h/d?sslmode=require", warehouse="/w", password_env="P"),
     lambda s: s.write.postgres("postgresql://h:5433/d", "p.t", keys="k"),
@@ -364,6 +365,8 @@ WRONG: list[tuple[Callable[[], Any], str, str, str]] = [
     (lambda: means().write.csv("/o"), "'write_files'", "'window'", "window.start"),
     (lambda: read().write.files("/o", format="orc"),
      "write.files after", "'orc'", "parquet"),  # type: ignore[arg-type]
+    (lambda: read().write.json("/o", target_file_size="0B"), "write.json after", "too small", "at least"),
+    (lambda: read().write.json("/o", max_file_age="soon"), "write.json after", "'soon'", ""),
     (lambda: read().write.console(0), "write.console after", "rows is 0", "at least 1"),
     (lambda: read().write.kafka("b", "t", key="v"), "'kafka'", "'key' is double", "cast it"),
     (lambda: read().write.kafka("b", "t", value="z"), "select after", "'z'", "the columns are"),
