@@ -527,9 +527,9 @@ class NodeTasks:
             for work in units.all():
                 if work.running is not None and not work.finished:
                     with contextlib.suppress(BrokerAway), looking():
-                        units.end_history(work)
-                        units.lift_idle(work)
-                    units.publish_watermark(work)
+                        units.time_signals.end_history(work)
+                        units.time_signals.lift_idle(work)
+                    units.time_signals.publish_watermark(work)
                     work.held.look(work.spec, self.layout)
 
     @contextlib.contextmanager

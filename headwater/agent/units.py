@@ -13,20 +13,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater.agent.heldoutput import publish_held
-from headwater.agent.idleness import InputSeen, row_time
 from headwater.agent.resuming import resume, set_state_format
 from headwater.agent.slots import take_slots
+from headwater.agent.timesignals import TimeSignals
 from headwater.agent.unitbridges import UnitBridges
 from headwater.agent.unitchannels import UnitChannels
 from headwater.agent.work import Work
-from headwater.channels.base import AGAIN_AFTER
 from headwater.channels.channelspec import lineage_of
-from headwater.channels.lifts import write_lifts
 from headwater.connectors.permitted import AgentPermissions, check_unit, table_directories
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
@@ -35,31 +32,26 @@ from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.sinks import FileSink, RealTimeKafkaSink
 from headwater.disk.catchup import end_catch_up
 from headwater.disk.checkpoint import (
-    advances_watermark,
     begin_run,
     committed_watermark,
-    newest_batch,
     positions,
 )
-from headwater.disk.durable import is_fresh, read_note, write_atomically
+from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import REPLAYED, Layout, sink_directory
 from headwater.disk.repair import examine, repair
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import tag_of
-from headwater.plan.content import is_stateful
 from headwater.plan.model import Unit
 from headwater.plan.realtime import real_time_of
 from headwater.plan.spec import UnitSpec
 from headwater.query.checkedfiles import CheckedFiles
 from headwater.query.counting import Tally
 from headwater.query.failure import failure_of, in_zone
-from headwater.query.names import lift_file, replayed_of
+from headwater.query.names import replayed_of
 from headwater.query.query import Running, reaching_spark, running_query
 from headwater.query.tables import TableVersions
 from headwater.query.unit import (
-    BEGINNING_OF_TIME,
     END_OF_TIME,
-    WATERMARK,
     CompiledUnit,
     UnitCompiler,
     tracking_of,
@@ -75,7 +67,6 @@ if TYPE_CHECKING:
 
     from headwater.spark.endpoint import Endpoint
 
-_AGAIN_KEPT = 4  # files that ask for one more batch, kept because Spark may repeat it
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
 _ASK = 2.0  # seconds between two requests about it
 _TRIES = 50  # waits for a query that end with an error while Spark reports the query as active
@@ -103,6 +94,7 @@ class Units:
         self.endpoint = endpoint
         self.settings = settings
         self.channels = UnitChannels(layout, settings, share=share)
+        self.time_signals = TimeSignals(layout, self.channels, settings)
         self.bridges = UnitBridges(layout, settings, receives=receives)
         self._permissions = permissions
         self._generation = endpoint.generation
@@ -417,70 +409,6 @@ class Units:
         """Drop a unit's data in memory."""
         self._work.pop(unit.id, None)
 
-    def publish_watermark(self, work: Work) -> None:
-        """Let an idle unit without state run one more batch, if its last rows have advanced its watermark.
-
-        A batch writes the watermark it was planned with to the channels, so without further input the one that the last
-        rows led to would stay here, and windows downstream open. Units with state run that batch by themselves.
-        """
-        spec = work.spec
-        if not work.controlled or spec.direct_time or is_stateful(spec.flow, spec.unit):
-            return
-        checkpoint = self.layout.checkpoint(spec.unit)
-        newest = newest_batch(checkpoint / "commits")
-        if newest == work.last_batch or newest < newest_batch(checkpoint / "offsets"):
-            return
-        with contextlib.suppress(FileNotFoundError):  # Spark removes old files
-            if is_fresh(checkpoint / "commits" / str(newest), AGAIN_AFTER):
-                return
-            work.last_batch = newest
-            if advances_watermark(checkpoint, newest):
-                self._signal(work, "again-*", f"again-{newest}", BEGINNING_OF_TIME)
-
-    def end_history(self, work: Work) -> None:
-        """Let history that was read to its end no longer hold back a unit's event time; see ``histories``."""
-        for signal in work.history.signals(self._running(work), self.layout.checkpoint(work.spec.unit)):
-            self._signal(work, *signal)
-
-    def lift_idle(self, work: Work) -> None:
-        """Let idle inputs no longer hold back a unit's event time; see ``idleness``."""
-        spec, running = work.spec, self._running(work)
-        own = {i.name: i for i in running.tally.counting.inputs}
-        spans = [i.idle_after for i in own.values()]
-        spans += [c.event_time.idle_after for c in spec.inputs if c.event_time is not None]
-        if not spec.needs_watermark or not work.idle.is_due(spans):
-            return
-        checkpoint = self.layout.checkpoint(spec.unit)
-        newest = newest_batch(checkpoint / "commits")
-        if newest < newest_batch(checkpoint / "offsets"):
-            return
-        running.observe()
-        if running.last_batch < newest and running.done:
-            return  # the newest batch may have brought rows
-        trigger = parse_duration(self.settings.trigger)
-        inputs: list[InputSeen] = list(work.idle.of_reads(running, trigger, work.history.ended))
-        for channel in spec.inputs:
-            log = self.channels.log(spec, channel)
-            read = work.has_read(channel, log, log.latest())
-            if (seen := work.idle.of_channel(channel, log, read=read)) is not None:
-                inputs.append(seen)
-        lifts = work.idle.lifts(inputs)
-        for name, lift in lifts.items():
-            if name in own:
-                at = datetime.fromtimestamp(row_time(own[name], lift) / 1_000_000, UTC).isoformat()
-                self._signal(work, lift_file(own[name], "*"), lift_file(own[name], lift), at)
-        for operator in {c.operator for c in spec.inputs}:
-            of = {c.id: lifts[c.id] for c in spec.inputs if c.operator == operator and c.id in lifts}
-            if of:
-                write_lifts(self.layout.members(spec.unit, operator), of)
-
-    def _signal(self, work: Work, like: str, name: str, event_time: str) -> None:
-        """Give a unit's query a row with an event time in its control directory; delete old rows of the same kind."""
-        control = self.layout.control(work.unit)
-        for old in sorted(control.glob(f"{like}.json"), key=lambda f: f.stat().st_mtime)[:-_AGAIN_KEPT]:
-            old.unlink()
-        write_atomically(control / f"{name}.json", json.dumps({WATERMARK: event_time}))
-
     # ------------------------------------------------------------ the end of input
 
     def finish(self, unit: str, stop: threading.Event) -> bool:
@@ -492,7 +420,7 @@ class Units:
         if not self._ended(work, stop) or not self._used_up(work, running, stop):
             return False
         if work.controlled:
-            self._signal(work, "end", "end", END_OF_TIME)
+            self.time_signals.signal(work, "end", "end", END_OF_TIME)
             if not self._settled(work, running, stop):
                 return False
         running.stop()

@@ -35,8 +35,9 @@ from headwater.control.store import Store
 from headwater.core.errors import Fenced, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
+from headwater.plan.ending import finishing, stopping
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.order import finishing, steps_to, stopping
+from headwater.plan.order import steps_to
 from headwater.plan.port import OpenNode, Stamp
 from headwater.plan.rollback import stranded, way_back
 from headwater.plan.steps import (

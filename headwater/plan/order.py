@@ -14,9 +14,9 @@ from headwater.core.errors import DeploymentError
 from headwater.core.metrics import Progress
 from headwater.dataflow.sinks import Sink
 from headwater.plan.catchup import can_catch_up, lacks_room, price_of
-from headwater.plan.content import is_stateful
 from headwater.plan.diff import PlanDiff, State
 from headwater.plan.document import plan_id
+from headwater.plan.ending import Placed, by_place, place_of
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.plan.spec import spec_of
 from headwater.plan.steps import (
@@ -24,7 +24,6 @@ from headwater.plan.steps import (
     CatchUp,
     Check,
     Drain,
-    Finish,
     Forget,
     FormerOutput,
     FormerOutputChoice,
@@ -67,33 +66,6 @@ def steps_to(
     settled = _settle_former_output(diff, unit_statuses, plans, former_output)
     checks = 0 if former_output == "refuse" else sum(isinstance(s, Check) for s in steps)
     return (*steps[:checks], *settled, *steps[checks:])
-
-
-def stopping(unit_statuses: UnitStatuses, plans: Plans, *, forget: bool = False) -> tuple[Step, ...]:
-    """Order the steps that stop all units, sources first; ``forget`` also deletes their data."""
-    order = _by_place([(plans[s.plan], key, s) for key, s in unit_statuses.items()])
-    steps: list[Step] = [
-        Stop(
-            plan=s.plan,
-            unit=unit,
-            why="the deployment is stopped",
-            state="kept" if not forget and _keeps(plans[s.plan], unit) else "none",
-            for_good=True,
-        )
-        for (unit, _, _), s in order
-        if s.runs
-    ]
-    if forget:
-        steps += [
-            Forget(plan=s.plan, unit=unit, why="the deployment is deleted") for (unit, _, _), s in reversed(order)
-        ]
-    return tuple(steps)
-
-
-def finishing(unit_statuses: UnitStatuses, plans: Plans) -> tuple[Step, ...]:
-    """Order the steps that let all units finish their input and end, sources first."""
-    order = _by_place([(plans[s.plan], key, s) for key, s in unit_statuses.items() if s.runs])
-    return tuple(Finish(plan=s.plan, unit=unit) for (unit, _, _), s in order)
 
 
 def _settle_former_output(
@@ -141,10 +113,6 @@ def _require_way_back(diff: PlanDiff) -> None:
         )
 
 
-def _keeps(plan: DeploymentPlan, unit: str) -> bool:
-    return is_stateful(plan.dataflow, plan.unit(unit))
-
-
 def _starts_together(steps: Iterable[Step]) -> list[Step]:
     """Put the starts of successive units behind their preparation, so that nodes start them side by side."""
     found: list[Step] = []
@@ -158,19 +126,6 @@ def _starts_together(steps: Iterable[Step]) -> list[Step]:
             starts = []
         found.append(step)
     return found + starts
-
-
-Placed = tuple[Incarnation, UnitStatus]
-
-
-def _by_place(entries: Iterable[tuple[DeploymentPlan, Incarnation, UnitStatus]]) -> list[Placed]:
-    """Sort incarnations by layer, zone and place in their plan: writers before readers."""
-    placed = [(_place(plan, plan.unit(key[0])), key, s) for plan, key, s in entries]
-    return [(key, s) for _, key, s in sorted(placed, key=lambda p: p[0])]
-
-
-def _place(plan: DeploymentPlan, unit: Unit) -> tuple[int, str, int]:
-    return plan.heights[unit.id], unit.zone, plan.position(unit.id)
 
 
 class _Ordering:
@@ -228,11 +183,11 @@ class _Ordering:
         at_the_cut, before = set(self._stopped), len(steps)
         # In each zone, units that leave it come before units that are to run there; zones by layer.
         leaving = {
-            unit: (_place(self._plans[s.plan], self._plans[s.plan].unit(unit)), 0, unit)
+            unit: (place_of(self._plans[s.plan], self._plans[s.plan].unit(unit)), 0, unit)
             for (unit, _, _), s in {**self._registered, **self._unit_statuses}.items()
             if unit not in self._wanted
         }
-        staying = [(_place(self._plan, u), 1, u.id) for u in self._plan.units]
+        staying = [(place_of(self._plan, u), 1, u.id) for u in self._plan.units]
         order = sorted([*leaving.values(), *staying], key=lambda p: (p[0][0], p[0][1], p[1], p[0][2]))
         gated: list[str] = []
         for n, (place, stays, unit) in enumerate(order):
@@ -259,7 +214,7 @@ class _Ordering:
         return (*steps[:before], *_starts_together(rest), *self._forget_last())
 
     def _by_place(self, units: Iterable[Unit]) -> list[Unit]:
-        return sorted(units, key=lambda u: _place(self._plan, u))
+        return sorted(units, key=lambda u: place_of(self._plan, u))
 
     # ------------------------------------------------------------ unit status
 
@@ -372,7 +327,7 @@ class _Ordering:
     def _left_to_stop(self, units: set[str], handled: set[Incarnation]) -> list[Placed]:
         """Return the incarnations that are to stop, writers first; a unit that is started for it may add readers."""
         found = [(key, s) for unit in units for key, s in self._statuses_of[unit] if key not in handled]
-        placed = _by_place([(self._plans[s.plan], key, s) for key, s in found])
+        placed = by_place([(self._plans[s.plan], key, s) for key, s in found])
         first: dict[str, int] = {}
         for n, (key, _) in enumerate(placed):
             first.setdefault(key[0], n)
@@ -465,7 +420,7 @@ class _Ordering:
     def _source_units(self) -> list[Placed]:
         """Return the incarnations from which something is taken."""
         writers = (self._checkpoint_writer(self._base.unit(d)) for d in self._transferred_from)
-        return _by_place([(self._plans[one[1].plan], *one) for one in writers if one is not None])
+        return by_place([(self._plans[one[1].plan], *one) for one in writers if one is not None])
 
     def _stopping_together(self) -> set[str]:
         """Return the units that have to stop before anything is saved: source units, replaced units, and the
@@ -635,5 +590,5 @@ class _Ordering:
                 unit=unit,
                 why="another unit replaces it" if unit in self._wanted else "it is not in the new plan",
             )
-            for (unit, _, _), s in reversed(_by_place(left))
+            for (unit, _, _), s in reversed(by_place(left))
         ]
