@@ -82,12 +82,15 @@ class Figures:
         return ASSUMED.get(type(self.dataflow[id_]), 1.0) if measured is None else measured.selectivity
 
     def _partial(self, partial: stateful.Aggregate | stateful.Dedup, final: str) -> float:
-        """Estimate the selectivity of partial results: at most, every zone has all groups.
+        """Estimate the selectivity of partial results: at most, every zone has all groups that were measured.
 
-        Where the keys tell the locations apart, no group is in two zones.
+        Where the keys tell the locations apart, no group is in two zones; an assumed selectivity is that of each zone.
         """
         located = {c.lower() for c in self.dataflow.types[partial.inputs[0]].located_by}
-        zones = 1 if located & {k.lower() for k in partial.keys} else self._zones(partial.layer)
+        profile = self.known.profile
+        measured = profile is not None and self.origins.get(final, final) in profile.operators
+        together = bool(located & {k.lower() for k in partial.keys}) or not measured
+        zones = 1 if together else self._zones(partial.layer)
         return min(1.0, self._own(final) * zones * _panes_per_window(self.dataflow[final], partial))
 
     def _zones(self, layer: str | None) -> int:

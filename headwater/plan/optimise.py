@@ -149,7 +149,7 @@ class _Search:
             for rule in rules:
                 for id_ in now.figures.dataflow.order:
                     if id_ not in now.figures.dataflow or (rule.name, id_) in self._useless:
-                        continue  # an earlier rewriting has replaced it
+                        continue  # an earlier rewriting has replaced the operator, or made this one useless
                     better, use = self._try(now, rule, id_)
                     if better is not None and use is not None:
                         now, applied = better, True
