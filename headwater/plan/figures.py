@@ -22,8 +22,8 @@ ASSUMED: Mapping[type[ops.Operator], float] = {ops.Where: 0.5, stateful.Aggregat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
-    """Figures of a dataflow that was rewritten from ``known.dataflow``.
+class FlowFigures:
+    """FlowFigures of a dataflow that was rewritten from ``known.dataflow``.
 
     ``origins``: for operators made or changed by rules, the operator whose selectivity they have; '' for selectivity 1.
     """
@@ -33,7 +33,7 @@ class Figures:
     known: Known
     origins: Mapping[str, str] = field(default_factory=dict)
 
-    def after(self, dataflow: Dataflow, origins: Mapping[str, str]) -> Figures:
+    def after(self, dataflow: Dataflow, origins: Mapping[str, str]) -> FlowFigures:
         """Return the figures of the dataflow that a rule has made of this one."""
         new = {id_: self.origins.get(origin, origin) for id_, origin in origins.items()}
         return replace(self, dataflow=dataflow, origins={**self.origins, **new})

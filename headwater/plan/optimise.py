@@ -21,11 +21,11 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.deployment import Deployment
-from headwater.plan.figures import Figures
+from headwater.plan.figures import FlowFigures
 from headwater.plan.place import Setting
 from headwater.plan.profile import Known, Profile
 from headwater.plan.traffic import Traffic, least_traffic, traffic
-from headwater.rewrite.rule import NotRewritten, Rewritten, Rule
+from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten
 
 _STEPS = 100  # of one operator by one rule
 _ROUNDS = 20
@@ -81,13 +81,15 @@ class Optimised:
     rewriting: Rewriting
 
 
-def optimise(dataflow: Dataflow, continuum: Continuum, profile: Profile | None, rules: tuple[Rule, ...]) -> Optimised:
+def optimise(
+    dataflow: Dataflow, continuum: Continuum, profile: Profile | None, rules: tuple[RewriteRule, ...]
+) -> Optimised:
     """Rewrite a dataflow by some rules, each where it reduces the bytes over links; raise the errors of its marks."""
     known = Known(dataflow, profile)
     placed = not any(operator.layer for operator in dataflow.operators)
     marked = dataflow if placed else _explicit(dataflow, marked_layers(dataflow, continuum))
-    search = _Search(continuum, placed)
-    start = search.choice(Figures(dataflow=marked, continuum=continuum, known=known))
+    search = _RuleSearch(continuum, placed)
+    start = search.choice(FlowFigures(dataflow=marked, continuum=continuum, known=known))
     found, uses = search.best(start, rules)
     flow = found.figures.dataflow if placed else _as_marked(found.figures.dataflow, dataflow, continuum)
     rewriting = Rewriting(
@@ -102,7 +104,7 @@ def optimise(dataflow: Dataflow, continuum: Continuum, profile: Profile | None, 
 class _Choice:
     """A dataflow with the layers of its operators and its traffic."""
 
-    figures: Figures
+    figures: FlowFigures
     layers: Mapping[str, str]
     links: Traffic
 
@@ -111,7 +113,7 @@ class _Choice:
         return math.fsum(self.links.values())
 
 
-class _Search:
+class _RuleSearch:
     """Apply rules greedily: the first rule at the first operator where it saves something, again and again."""
 
     def __init__(self, continuum: Continuum, placed: bool) -> None:
@@ -119,7 +121,7 @@ class _Search:
         self._placed = placed
         self._useless: dict[tuple[str, str], RuleUse] = {}
 
-    def choice(self, figures: Figures) -> _Choice:
+    def choice(self, figures: FlowFigures) -> _Choice:
         """Return a dataflow with its layers; raise HeadwaterError if it cannot be placed."""
         flow = figures.dataflow
         if self._placed:
@@ -129,7 +131,7 @@ class _Search:
             layers = {o.id: o.layer or "" for o in flow.operators}
         return _Choice(figures=figures, layers=layers, links=traffic(figures, layers))
 
-    def best(self, start: _Choice, rules: tuple[Rule, ...]) -> tuple[_Choice, list[RuleUse]]:
+    def best(self, start: _Choice, rules: tuple[RewriteRule, ...]) -> tuple[_Choice, list[RuleUse]]:
         """Return the result of ``run``, again without rewritings that later ones have made useless."""
         while True:
             found, uses = self.run(start, rules)
@@ -140,7 +142,7 @@ class _Search:
                 text = "it saves nothing once fewer columns cross the link"
                 self._useless[use.rule, use.operator] = replace(use, applied=False, what=text, saves_bytes_per_s=0.0)
 
-    def run(self, now: _Choice, rules: tuple[Rule, ...]) -> tuple[_Choice, list[RuleUse]]:
+    def run(self, now: _Choice, rules: tuple[RewriteRule, ...]) -> tuple[_Choice, list[RuleUse]]:
         """Return the last dataflow, and what became of each rule at each operator that it is about."""
         uses: list[RuleUse] = []
         refused: dict[tuple[str, str], RuleUse] = {}
@@ -164,7 +166,7 @@ class _Search:
         left = [use for key, use in refused.items() if key not in done and use.operator in now.figures.dataflow]
         return now, [*uses, *(use for use in left if _crosses(now, use.operator, behind=behind[use.rule]))]
 
-    def _try(self, now: _Choice, rule: Rule, id_: str) -> tuple[_Choice | None, RuleUse | None]:
+    def _try(self, now: _Choice, rule: RewriteRule, id_: str) -> tuple[_Choice | None, RuleUse | None]:
         """Apply a rule to an operator as far as it goes; return the best of the steps, if it saves something."""
         best: _Choice | None = None
         what, reason = "", None
@@ -223,7 +225,7 @@ def _crosses(choice: _Choice, id_: str, *, behind: bool) -> bool:
     return False
 
 
-def _steps(figures: Figures, rule: Rule, id_: str) -> Iterator[tuple[Rewritten | NotRewritten, Figures]]:
+def _steps(figures: FlowFigures, rule: RewriteRule, id_: str) -> Iterator[tuple[Rewritten | NotRewritten, FlowFigures]]:
     """Apply a rule again and again to the operators that it has moved; yield each result."""
     todo = [id_]
     for _ in range(_STEPS):

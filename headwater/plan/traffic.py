@@ -13,14 +13,14 @@ import networkx as nx
 from headwater.continuum.model import Continuum, Zone
 from headwater.core.errors import PlacementError
 from headwater.dataflow.operators import ToLocations
-from headwater.plan.figures import Figures
+from headwater.plan.figures import FlowFigures
 from headwater.plan.place import Setting
 
 Traffic = Mapping[str, float]
 """By link, bytes per second."""
 
 
-def traffic(figures: Figures, layers: Mapping[str, str]) -> Traffic:
+def traffic(figures: FlowFigures, layers: Mapping[str, str]) -> Traffic:
     """Return the bytes per second over each link, with each operator in a layer."""
     flow, continuum = figures.dataflow, figures.continuum
     found: dict[str, float] = defaultdict(float)
@@ -40,7 +40,7 @@ def traffic(figures: Figures, layers: Mapping[str, str]) -> Traffic:
     return found
 
 
-def least_traffic(setting: Setting, figures: Figures) -> dict[str, str]:
+def least_traffic(setting: Setting, figures: FlowFigures) -> dict[str, str]:
     """Return the layer of each operator with the least bytes per second over all links; sources and sinks stay.
 
     It is a minimum cut: an operator is above a boundary of layers or below it, and a stream that crosses the boundary
@@ -95,7 +95,7 @@ def _allowed(setting: Setting) -> Mapping[str, frozenset[int]]:
     return found
 
 
-def _crossing(figures: Figures, id_: str, lower: str, upper: str) -> float:
+def _crossing(figures: FlowFigures, id_: str, lower: str, upper: str) -> float:
     """Return the bytes per second of a stream over all links between two neighbouring layers."""
     continuum, size = figures.continuum, figures.bytes_out(id_)
     found = 0.0

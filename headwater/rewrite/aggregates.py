@@ -10,7 +10,7 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
 from headwater.dataflow.graph import Dataflow
 from headwater.rewrite.editing import apart, edited_flow, fresh_name
-from headwater.rewrite.rule import NotRewritten, Rewritten, Rule, RuleResult
+from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten, RuleResult
 from headwater.sql.mergeable import merged
 
 PARTIAL = "partial"
@@ -96,9 +96,9 @@ def drop_early(flow: Dataflow, id_: str) -> RuleResult:
     return Rewritten(dataflow=found, what=f"duplicates by {', '.join(dedup.keys)} are dropped in each zone first")
 
 
-SPLIT_AGGREGATE = Rule(
+SPLIT_AGGREGATE = RewriteRule(
     name="split-aggregate",
     summary="each zone aggregates its rows, and the results are merged behind the link",
     apply=split_aggregate,
 )
-DROP_EARLY = Rule(name="drop-early", summary="each zone drops its own duplicates first", apply=drop_early)
+DROP_EARLY = RewriteRule(name="drop-early", summary="each zone drops its own duplicates first", apply=drop_early)

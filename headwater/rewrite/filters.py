@@ -18,7 +18,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.sources import Source
 from headwater.rewrite.editing import edited_flow, fresh_name, reading
-from headwater.rewrite.rule import NotRewritten, Rewritten, Rule, RuleResult
+from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten, RuleResult
 from headwater.sql.conditions import parts_of
 from headwater.sql.expressions import check
 from headwater.sql.raising import may_raise
@@ -176,7 +176,7 @@ def _others(flow: Dataflow, above: str, id_: str) -> str:
     return ", ".join(f"'{c}'" for c in flow.consumers[above] if c != id_)
 
 
-FILTER_DOWN = Rule(
+FILTER_DOWN = RewriteRule(
     name="filter-down",
     summary="filters move past projections, unions, joins and groups, towards the sources",
     apply=filter_down,

@@ -9,7 +9,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sinks import Sink
 from headwater.rewrite.editing import apart, edited_flow, fresh_name, reading
 from headwater.rewrite.liveness import used_columns
-from headwater.rewrite.rule import NotRewritten, Rewritten, Rule, RuleResult
+from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten, RuleResult
 from headwater.sql.lexer import quote_name
 
 COLUMNS = "columns"
@@ -62,8 +62,10 @@ def prune_columns(flow: Dataflow, id_: str) -> RuleResult:
     return Rewritten(dataflow=edited_flow(flow, changed, [pruned]), what=what, origins={name: ""})
 
 
-SELECT_DOWN = Rule(name="select-down", summary="projections move into the layer of their input", apply=select_down)
-PRUNE_COLUMNS = Rule(
+SELECT_DOWN = RewriteRule(
+    name="select-down", summary="projections move into the layer of their input", apply=select_down
+)
+PRUNE_COLUMNS = RewriteRule(
     name="prune-columns",
     summary="columns that nobody uses later do not cross a link",
     apply=prune_columns,

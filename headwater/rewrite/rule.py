@@ -35,7 +35,7 @@ RuleResult = Rewritten | NotRewritten | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class RewriteRule:
     """A rewrite rule: its name, its effect in one line, and its function over a dataflow and an operator's name.
 
     ``behind``: it is about the stream behind the operator; otherwise about the streams before it.

@@ -18,7 +18,7 @@ from headwater.dataflow.stateful import Aggregate, Dedup
 from headwater.plan.build import build
 from headwater.plan.optimise import optimise
 from headwater.plan.profile import OperatorProfile, Profile
-from headwater.rewrite.rule import Rewritten, Rule
+from headwater.rewrite.rule import RewriteRule, Rewritten
 from headwater.rewrite.rules import RULES
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, check_equivalent
@@ -83,7 +83,7 @@ def everything(path: str) -> Dataflow:
     return builder.build()
 
 
-def everywhere(rule: Rule, flow: Dataflow) -> tuple[Dataflow, int]:
+def everywhere(rule: RewriteRule, flow: Dataflow) -> tuple[Dataflow, int]:
     """Apply a rule wherever it applies, whether it saves something or not; return how often it did."""
     times, todo = 0, list(flow.order)
     while todo and times < 40:
@@ -117,7 +117,7 @@ def expected(source: BoundedSource, endpoint: LocalEndpoint) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_each_rule_keeps_the_result(
-    rule: Rule, source: BoundedSource, expected: dict[str, Any], endpoint: LocalEndpoint
+    rule: RewriteRule, source: BoundedSource, expected: dict[str, Any], endpoint: LocalEndpoint
 ) -> None:
     found, times = everywhere(rule, everything(source.path))
     assert times, "the rule had nothing to do"
@@ -169,7 +169,7 @@ def test_any_dataflow_can_be_rewritten(data: st.DataObject) -> None:
     assert {s.id for s in flow.sinks} == {s.id for s in found.dataflow.sinks}
     assert {s.id for s in flow.sources} == {s.id for s in found.dataflow.sources}
     for id_ in flow.order:
-        kept = id_ in found.dataflow and flow[id_].layer is not None and not flow[id_].kind in ("where", "select")
+        kept = id_ in found.dataflow and flow[id_].layer is not None and flow[id_].kind not in ("where", "select")
         assert not kept or found.dataflow[id_].layer == flow[id_].layer
     again = optimise(found.dataflow, ZONES, None, RULES)
     assert not any(use.applied for use in again.rewriting.rules), "there was more to save"
