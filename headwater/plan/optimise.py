@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError
 from headwater.core.quantity import format_size
+from headwater.core.requirement import Requirement
 from headwater.dataflow import operators as ops
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sinks import Sink
@@ -240,15 +241,24 @@ def _steps(figures: FlowFigures, rule: RewriteRule, id_: str) -> Iterator[tuple[
 
 
 def _ends(flow: Dataflow, continuum: Continuum) -> dict[str, str]:
-    """Return the layers from which the search starts: sinks in the highest, all others where sources are."""
+    """Return the layers from which the search starts: sinks as high as their hosts allow, all others at the sources."""
     found = dict.fromkeys(flow.order, continuum.layers[0].name)
     locations = flow.locations or continuum.locations
     for operator in flow.operators:
         if isinstance(operator, Sink):
-            found[operator.id] = continuum.root.layer
+            found[operator.id] = _highest(continuum, locations, operator.requires)
         elif isinstance(operator, Source) and not operator.per_location:
             found[operator.id] = _common(continuum, locations)
     return found
+
+
+def _highest(continuum: Continuum, locations: tuple[str, ...], needs: Requirement) -> str:
+    """Return the highest layer with hosts that meet a requirement at all locations; the highest if there is none."""
+    for layer in reversed(continuum.layers):
+        zones = [continuum.covering(layer.name, x) for x in locations]
+        if all(zone is not None and any(needs.holds(h.capabilities) for h in zone.hosts) for zone in zones):
+            return layer.name
+    return continuum.root.layer
 
 
 def _common(continuum: Continuum, locations: tuple[str, ...]) -> str:

@@ -71,7 +71,8 @@ def least_traffic(setting: Setting, figures: FlowFigures) -> dict[str, str]:
                 graph.add_edge((id_, k), (id_, k, "read"), capacity=_crossing(figures, id_, names[k], names[k + 1]))
     graph.add_nodes_from(("below", "above"))
     try:
-        _, (below, _) = nx.minimum_cut(graph, "below", "above")
+        # Of equal cuts networkx returns the one with the least behind it: of the reversed graph, with the least below.
+        _, (_, below) = nx.minimum_cut(graph.reverse(), "above", "below")
     except nx.NetworkXUnbounded:
         raise PlacementError("no layers fit all operators", hint="mark them: .to_layer(...)") from None
     found = {id_: sum((id_, k) not in below for k in boundaries) for id_ in flow.order}

@@ -24,6 +24,7 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.dataflow.stateful import Aggregate
 from headwater.plan.build import build, marked_layers
+from headwater.plan.deployment import layers_of
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.figures import FlowFigures
 from headwater.plan.optimise import optimise
@@ -306,6 +307,28 @@ def test_the_layers_chosen_have_the_least_traffic(data: st.DataObject) -> None:
         if upwards and tried["fourth"] == "cloud":  # it needs the rows of all locations
             best = min(best, sum(traffic(figures, tried).values()))
     assert sum(traffic(figures, found).values()) == pytest.approx(best)
+
+
+def test_an_operator_is_not_above_one_that_reads_it() -> None:
+    """The cloud has all rows anyway, but the reader of the filter needs a host of the edge."""
+    text = ZONES
+    for n in (1, 2, 3):
+        text = text.replace(f"locations: [L{n}]", f"hosts: {{pi{n}: {{camera: true}}}}, locations: [L{n}]")
+    zones = Continuum.from_text(text)
+    builder, rows = read()
+    rows.write.memory("all")
+    some = rows.where("v > 1").named("some").require("camera = true").select("v * 2 AS w").named("bound")
+    found = optimise(built(builder, some), zones, None, ())
+    layers, _ = layers_of(found.deployment.placement, zones, ["rows", "some", "bound", "all"])
+    assert layers == {
+        "rows": "edge", "some": "edge", "bound": "edge", "all": "cloud",
+    }  # fmt: skip
+
+
+def test_of_equally_good_layers_the_highest_is_chosen() -> None:
+    builder, rows = read()
+    found = optimise(built(builder, rows.select("*").named("same")), CONTINUUM, None, RULES)
+    assert layers_of(found.deployment.placement, CONTINUUM, ["same"])[0] == {"same": "cloud"}
 
 
 def test_ways_down_need_marks() -> None:
