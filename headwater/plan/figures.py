@@ -66,8 +66,7 @@ class FlowFigures:
         if isinstance(operator, stateful.Aggregate | stateful.Dedup):
             (above,) = operator.inputs
             if operator.partial:
-                (final,) = self.dataflow.consumers[id_]
-                return self._partial(operator, final)
+                return self._partial(operator, self.dataflow.consumers[id_][0])
             before = self.dataflow[above]
             if isinstance(before, stateful.Aggregate | stateful.Dedup) and before.partial:
                 return self._own(id_) / (self._partial(before, id_) or 1.0)

@@ -69,6 +69,8 @@ def everything(path: str) -> Dataflow:
     """Build a dataflow with work for every rule."""
     builder, read = begun(path)
     windows(read, marked=True)
+    slid = read.where("v > 5").to_layer("cloud").group_by(hw.window("ts", "20 seconds", "15 seconds"), "k")
+    slid.agg(**EVERY).write.memory("slid")
     halves = [read.where(f"id % 2 = {n}").select("id", "ts", "location", "k", "v").to_layer("cloud") for n in (0, 1)]
     halves[0].union(halves[1]).where("k = 'k2'").named("some").select("id", "k").write.memory("some_written")
     unique = read.select("id", "ts", "k").to_layer("cloud").drop_duplicates("id", "ts", "k").named("once")
