@@ -20,18 +20,20 @@ from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
 from headwater.plan import build as planning
 from headwater.plan.cutcost import CutCost, cut_cost
-from headwater.plan.deployment import Deployment
+from headwater.plan.deployment import Deployment, layers_of
 from headwater.plan.diff import DiffOutline, PlanDiff, diff
 from headwater.plan.document import plan_id
 from headwater.plan.edit import Edit, edited
 from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.optimise import Optimised, Rewriting, optimise
 from headwater.plan.order import steps_to
 from headwater.plan.outline import PlanOutline, outline
 from headwater.plan.place import ANNOTATED, PlacementRequest, Prediction, Setting, place
 from headwater.plan.profile import Known, Profile
 from headwater.plan.steps import CanarySettings, FormerOutputChoice, Step
 from headwater.reuse.pool import Pool
+from headwater.rewrite.rules import rules_without
 
 Shape = Literal["annotated", "one-unit", "unit-per-operator"]
 
@@ -43,7 +45,7 @@ class PlanRequest:
     By default the operators' annotations place it. ``strategy`` chooses another placement, within ``limits``;
     ``profiles`` hold operator costs by dataflow, and ``compare`` evaluates the other strategies too. ``edits`` are
     applied afterwards, in order. ``decided`` is used as it is. ``pool`` is the origin of the dataflow and is stored
-    with the plan.
+    with the plan. ``rewrite``: choose an equivalent dataflow that sends less over links, by all rules but some.
     """
 
     dataflow: Dataflow | None = None
@@ -61,6 +63,8 @@ class PlanRequest:
     reset_state: frozenset[str] = frozenset()
     canary: CanarySettings | None = None
     former_output: FormerOutputChoice = "refuse"
+    rewrite: bool = False
+    without_rules: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         chosen = [
@@ -71,6 +75,12 @@ class PlanRequest:
         if sum(chosen) > 1:
             raise PlacementError(
                 "a shape, a strategy and a decided placement exclude each other", hint="ask for one of them"
+            )
+        if self.without_rules and not self.rewrite:
+            raise PlacementError("rewrite rules are left out, but nothing is rewritten", hint="add --rewrite")
+        if self.rewrite and (self.decided is not None or self.pool is not None or self.shape != "annotated"):
+            raise PlacementError(
+                "a shape, a decided placement and a pool are not rewritten", hint="leave --rewrite out"
             )
 
 
@@ -103,6 +113,7 @@ class ProposalOutline(PlanOutline):
     busy: bool | None
     prediction: Prediction | None
     strategies: Mapping[str, Prediction | NoPlacement]
+    rewriting: Rewriting | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +147,8 @@ class Preview:
 class Proposal:
     """A plan that can be applied, its changes, and its predictions.
 
-    ``refused``: why it cannot be applied beside the active plan; then there is no ``preview``.
+    ``refused``: why it cannot be applied beside the active plan; then there is no ``preview``. ``rewriting``: what
+    rewrite rules have changed.
     """
 
     request: PlanRequest
@@ -145,6 +157,7 @@ class Proposal:
     prediction: Prediction | None = None
     others: Mapping[str, Prediction | HeadwaterError] = field(default_factory=dict)
     refused: HeadwaterError | None = None
+    rewriting: Rewriting | None = None
 
     @property
     def change(self) -> Preview:
@@ -167,6 +180,7 @@ class Proposal:
                 name: NoPlacement(failed=str(found)) if isinstance(found, HeadwaterError) else found
                 for name, found in self.others.items()
             },
+            rewriting=self.rewriting,
         )
 
 
@@ -281,16 +295,25 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
     continuum = request.continuum or (base.continuum if base else None)
     if dataflow is None or continuum is None:
         raise DeploymentError("a dataflow and a continuum are needed", hint="give both, or a deployment")
+    optimised: Optimised | None = None
+    if request.rewrite:
+        rules = rules_without(request.without_rules)
+        optimised = optimise(dataflow, continuum, request.profiles.get(dataflow.name), rules)
+        dataflow = optimised.dataflow
+        if optimised.profile is not None:
+            request = replace(request, profiles={**request.profiles, dataflow.name: optimised.profile})
     running = _in_force(store) if store is not None and (request.strategy or request.compare) else {}
     prediction: Prediction | None = None
     others: Mapping[str, Prediction | HeadwaterError] = {}
     strategy = request.strategy or (ANNOTATED if request.compare else None)
     if strategy is not None:
-        setting = _setting(dataflow, continuum, request.profiles.get(dataflow.name))
+        setting = _setting(dataflow, continuum, request.profiles.get(dataflow.name), optimised)
         placing = _placement_request(request, dataflow.name, strategy, running)
         if request.compare:
             others = compare(setting, placing, observe=observe)
         decided, prediction = place(setting, placing)
+    elif optimised is not None:
+        decided = optimised.deployment
     else:
         decided = _decided(request, dataflow, continuum, base)
     pooled = request.pool is not None or (base is not None and base.pooled)
@@ -299,6 +322,14 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
         plan = planning.build(dataflow, continuum, edited(plan, edit), pooled=pooled)
     if prediction is not None and prediction.limit_check is not None and prediction.limit_check.missing:
         plan = replace(plan, warnings=(*plan.warnings, prediction.limit_check.missing))
+    found = Proposal(
+        request=request,
+        plan=plan,
+        preview=None,
+        prediction=prediction,
+        others=others,
+        rewriting=None if optimised is None else optimised.rewriting,
+    )
     try:
         shown = preview(
             plan,
@@ -308,8 +339,8 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
             former_output=request.former_output,
         )
     except HeadwaterError as error:
-        return Proposal(request=request, plan=plan, preview=None, prediction=prediction, others=others, refused=error)
-    return Proposal(request=request, plan=plan, preview=shown, prediction=prediction, others=others)
+        return replace(found, refused=error)
+    return replace(found, preview=shown)
 
 
 def _decided(request: PlanRequest, dataflow: Dataflow, continuum: Continuum, base: DeploymentPlan | None) -> Deployment:
@@ -337,8 +368,11 @@ def _in_force(store: StoreReader) -> dict[str, DeploymentPlan]:
     return {name: plan for name, plan in found.items() if plan is not None}
 
 
-def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None) -> Setting:
-    layers = planning.marked_layers(dataflow, continuum)
+def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None, optimised: Optimised | None) -> Setting:
+    if optimised is None:
+        layers = planning.marked_layers(dataflow, continuum)
+    else:
+        layers, _ = layers_of(optimised.deployment.placement, continuum, dataflow.order)
     return Setting(dataflow, continuum, layers, Known(dataflow, profile))
 
 

@@ -33,9 +33,9 @@ from headwater.cli import (
 )
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
-from headwater.cli.control import Append, ContinuumFile, Flow, Overwrite, Reset, former_output
+from headwater.cli.control import Append, ContinuumFile, Flow, Overwrite, Reset, former_output, tell_rewriting
 from headwater.cli.out import Json, print_json, print_line, say
-from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
+from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Rewrite, Strategy, WeightsOf, WithoutRules
 from headwater.cli.signals import STOPS, on_signals
 from headwater.cli.sparkoptions import Conf, ConfFile, Packages, QuickRun, spark_settings
 from headwater.cli.zone import Delivery, WhenFull, zone
@@ -151,6 +151,8 @@ def run(
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
     weights: WeightsOf = None,
+    rewrite: Rewrite = False,
+    no_rewrite_rule: WithoutRules = None,
     reset_state: Reset = None,
 ) -> None:
     """Run a dataflow, or continue where it was stopped; an edited one continues with its state."""
@@ -173,6 +175,8 @@ def run(
         max_latency=max_latency,
         max_bandwidth=max_bandwidth,
         weights=weights,
+        rewrite=rewrite,
+        without_rules=no_rewrite_rule,
         reset_state=frozenset(reset_state or ()),
         former_output=former_output(append, overwrite),
     )
@@ -197,6 +201,7 @@ def run(
         python_path=(str(loaded.directory),) if loaded.directory else (),
     )
     if not as_json:
+        tell_rewriting(proposal)
         for warning in planned.warnings:
             say(f"warning: {warning}")
         say(f"{loaded.dataflow.name}: {len(planned.units)} units, state in {settings.directory}")

@@ -13,7 +13,7 @@ from headwater.cli import bounds, complete
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
 from headwater.cli.out import Json, print_json, print_line, say
-from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
+from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Rewrite, Strategy, WeightsOf, WithoutRules
 from headwater.cli.serve import (
     ComputeLimit,
     Listen,
@@ -105,6 +105,8 @@ def apply(
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
     weights: WeightsOf = None,
+    rewrite: Rewrite = False,
+    no_rewrite_rule: WithoutRules = None,
     as_json: Json = False,
 ) -> None:
     """Show what a dataflow would change, and store it as the desired state."""
@@ -119,6 +121,8 @@ def apply(
         max_latency=max_latency,
         max_bandwidth=max_bandwidth,
         weights=weights,
+        rewrite=rewrite,
+        without_rules=no_rewrite_rule,
         reset_state=frozenset(reset_state or ()),
         canary=canary_of(canary, factor),
         former_output=former_output(append, overwrite),
@@ -134,6 +138,7 @@ def propose(client: Client, proposal: Proposal, yes: bool, *, wait: bool, as_jso
     found, plan = proposal.change, proposal.plan
     name = plan.dataflow.name
     if not as_json:
+        tell_rewriting(proposal)
         show_change(plan, found)
     if found.same:
         if (profile := proposal.request.profiles.get(name)) is not None:
@@ -144,6 +149,13 @@ def propose(client: Client, proposal: Proposal, yes: bool, *, wait: bool, as_jso
     agree(yes, as_json=as_json)
     version = client.apply(proposal)
     tell_stored(client, plan, found, version, wait=wait, as_json=as_json)
+
+
+def tell_rewriting(proposal: Proposal) -> None:
+    """Print what rewrite rules have changed, and what they save."""
+    if proposal.rewriting is not None:
+        for line in proposal.rewriting.words:
+            say(line)
 
 
 def agree(yes: bool, *, as_json: bool) -> None:

@@ -56,6 +56,22 @@ MaxBandwidth = Annotated[
     str | None,
     typer.Option("--max-bandwidth", help="Maximum rate into the top layer, such as 125MB/s.", show_default="no limit"),
 ]
+Rewrite = Annotated[
+    bool,
+    typer.Option(
+        "--rewrite",
+        help="Choose an equivalent dataflow that sends less over links; without marks (to_layer), its layers too.",
+    ),
+]
+WithoutRules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--no-rewrite-rule",
+        help="With --rewrite: a rule to leave out (filter-down, select-down, split-aggregate, drop-early or "
+        "prune-columns); repeatable.",
+        show_default=False,
+    ),
+]
 WeightsOf = Annotated[
     str | None,
     typer.Option("--weights", help="Weights of hosts and network in the cost.", show_default="cpu=0.5,network=0.5"),
@@ -178,6 +194,8 @@ def requested(
     max_latency: str | None = None,
     max_bandwidth: str | None = None,
     weights: str | None = None,
+    rewrite: bool = False,
+    without_rules: Sequence[str] | None = None,
     **more: Any,
 ) -> PlanRequest:
     """Parse the options of a strategy into a plan request; ``more``: its other fields."""
@@ -187,8 +205,10 @@ def requested(
     if strategy is None:
         if named := [name for name, value in given.items() if value is not None]:
             raise typer.BadParameter(f"{named[0]} is for --strategy: name one, such as tsoo_exact")
-        if profile:
-            raise typer.BadParameter("--profile is for --strategy: name one, such as --strategy optimal")
+        if profile and not rewrite:
+            raise typer.BadParameter("--profile is for --strategy, such as --strategy optimal, and for --rewrite")
+    if without_rules and not rewrite:
+        raise typer.BadParameter("--no-rewrite-rule is for --rewrite: add it")
     return PlanRequest(
         dataflow=dataflow,
         continuum=continuum,
@@ -196,6 +216,8 @@ def requested(
         limits=read_limits(max_latency, max_bandwidth),
         weights=read_weights(weights),
         profiles=read_profiles(profile, dataflow.name),
+        rewrite=rewrite,
+        without_rules=frozenset(without_rules or ()),
         **more,
     )
 

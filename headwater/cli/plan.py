@@ -16,7 +16,16 @@ from headwater.cli.bars import Bar
 from headwater.cli.control import ContinuumFile, Flow, StoreOption
 from headwater.cli.files import changes
 from headwater.cli.out import Json, print_json, print_line
-from headwater.cli.place import Compare, MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
+from headwater.cli.place import (
+    Compare,
+    MaxBandwidth,
+    MaxLatency,
+    ProfileFiles,
+    Rewrite,
+    Strategy,
+    WeightsOf,
+    WithoutRules,
+)
 from headwater.cli.signals import stopped_by_signals
 from headwater.core.errors import ErrorList, HeadwaterError
 
@@ -43,6 +52,8 @@ class _Asked:
     max_latency: str | None
     max_bandwidth: str | None
     weights: str | None
+    rewrite: bool
+    without_rules: Sequence[str]
     compare: bool
     store: str | None
 
@@ -65,14 +76,18 @@ def plan(
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
     weights: WeightsOf = None,
+    rewrite: Rewrite = False,
+    no_rewrite_rule: WithoutRules = None,
     compare: Compare = False,
     store: StoreOption = None,
     watch: Annotated[bool, typer.Option("--watch", help="Plan again whenever a file changes, until Ctrl-C.")] = False,
 ) -> None:
     """Show the units of each zone, the traffic of each link, and the changes of applying the plan."""
-    predict = strategy is not None or compare or bool(profile)
+    predict = strategy is not None or compare or (bool(profile) and not rewrite)
     if one_unit + unit_per_operator + predict > 1:
         raise typer.BadParameter("--one-unit, --unit-per-operator and --strategy (with its options) exclude each other")
+    if rewrite and (one_unit or unit_per_operator):
+        raise typer.BadParameter("--rewrite chooses the units itself: leave out --one-unit and --unit-per-operator")
     asked = _Asked(
         flow=flow,
         continuum=continuum,
@@ -82,6 +97,8 @@ def plan(
         max_latency=max_latency,
         max_bandwidth=max_bandwidth,
         weights=weights,
+        rewrite=rewrite,
+        without_rules=tuple(no_rewrite_rule or ()),
         compare=compare,
         store=store,
     )
@@ -111,6 +128,8 @@ def _plan(asked: _Asked) -> Proposal:
         max_latency=asked.max_latency,
         max_bandwidth=asked.max_bandwidth,
         weights=asked.weights,
+        rewrite=asked.rewrite,
+        without_rules=asked.without_rules,
         shape=asked.shape,
         compare=asked.compare,
     )
@@ -130,6 +149,10 @@ def _show(found: Proposal) -> None:
 
     console = Console(highlight=False)
     console.print(plan_view(found.plan))
+    if found.rewriting is not None:
+        from headwater.render.rewriting import rewriting_view
+
+        console.print("", rewriting_view(found.rewriting), sep="\n")
     if found.prediction is not None:
         from headwater.render.place import comparison_view, prediction_view
 

@@ -72,16 +72,18 @@ class Aggregate(Operator):
     """Aggregates per window and keys; a window's row is output once, when the watermark passes its end.
 
     With ``mode="update"`` a row is output in each batch that changes it; the last aggregate is ``headwater_rows``.
+    A ``partial`` one may run in several zones, each over its own rows: an aggregate behind it merges their results.
     """
 
     kind: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("window", "keys", "mode")
-    newer: ClassVar[frozenset[str]] = frozenset({"mode"})
+    newer: ClassVar[frozenset[str]] = frozenset({"mode", "partial"})
     window: TimeWindow | SessionWindow | None = None
     keys: tuple[str, ...] = ()
     aggregates: tuple[tuple[str, str], ...]
     mode: Literal["update"] | None = None
+    partial: Literal[True] | None = None
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs
@@ -124,6 +126,8 @@ class Aggregate(Operator):
                 "Spark outputs sessions only when they have ended: a session's window itself changes",
                 "use hw.window(...), or leave output_mode('update') out",
             )
+        if self.partial:
+            raise self.error("a partial aggregate has no final results to update", "leave out mode, or partial")
         if self.aggregates[-1:] != ((ROWS, "count(*)"),):
             raise self.error(f"the last aggregate is not {ROWS}", "write it by .write.output_mode('update')")
 
@@ -142,7 +146,7 @@ class Aggregate(Operator):
         return column_named(self, key, source.schema)
 
     def partition_keys(self) -> tuple[str, ...] | None:
-        return self.keys
+        return None if self.partial else self.keys
 
 
 def updates(operator: Operator) -> bool:
@@ -152,12 +156,17 @@ def updates(operator: Operator) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Dedup(Operator):
-    """Drop rows whose keys were seen before within the watermark's delay."""
+    """Drop rows whose keys were seen before within the watermark's delay.
+
+    A ``partial`` one may run in several zones, each over its own rows: another one behind it drops the rest.
+    """
 
     kind: ClassVar[str] = "dedup"
     stateful: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("keys",)
+    newer: ClassVar[frozenset[str]] = frozenset({"partial"})
     keys: tuple[str, ...]
+    partial: Literal[True] | None = None
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs
@@ -178,7 +187,7 @@ class Dedup(Operator):
         return source
 
     def partition_keys(self) -> tuple[str, ...] | None:
-        return self.keys
+        return None if self.partial else self.keys
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from headwater.plan.pieces import connected, pieces
 from headwater.plan.realtime import refused_operators
 from headwater.plan.spread import spread_column
 
-_UNNAMED = re.compile(r"select(-\d+)?")
+_UNNAMED = re.compile(r"select(-\d+)?|.+\.columns(-\d+)?")
 
 
 def marked_layers(dataflow: Dataflow, continuum: Continuum) -> dict[str, str]:

@@ -33,6 +33,12 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
     State is computed in another way than in a stream (window functions, whole groups), so two
     implementations are compared.
     """
+    frames = batch_frames(spark, dataflow, continuum)
+    return {s.id: frames[s.id].toArrow() for s in dataflow.sinks}
+
+
+def batch_frames(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) -> dict[str, DataFrame]:
+    """Return the output of every operator over bounded sources, as DataFrames of a batch."""
     from headwater.connectors.sources import can_be_malformed, source_frame, well_formed
     from headwater.dataflow import sources
     from headwater.query import compile
@@ -56,7 +62,7 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
             frames[id_] = compile.apply(
                 operator, inputs, types, streaming=False, locations=locations, tables=partial(_table, spark)
             )
-    return {s.id: frames[s.id].toArrow() for s in dataflow.sinks}
+    return frames
 
 
 def _table(spark: SparkSession, lookup: Lookup) -> DataFrame:

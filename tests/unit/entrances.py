@@ -65,6 +65,8 @@ class Asked:
     weights: tuple[float, float] | None = None
     profile: Profile | None = None
     compare: bool = False
+    rewrite: bool = False
+    without_rules: tuple[str, ...] = ()
     canary: int | None = None
     """Seconds."""
     reset: tuple[str, ...] = ()
@@ -85,6 +87,8 @@ class Asked:
             weights=Weights() if self.weights is None else Weights(*self.weights),
             profiles={} if self.profile is None else {self.flow.name: self.profile},
             compare=self.compare,
+            rewrite=self.rewrite,
+            without_rules=frozenset(self.without_rules),
             canary=None if self.canary is None else CanarySettings(seconds=self.canary),
             reset_state=frozenset(self.reset),
             former_output=self.former_output,
@@ -302,6 +306,8 @@ class CommandLine:
             profile = self.directory / "profile.json"
             profile.write_text(asked.profile.to_json())
             options += ["--profile", str(profile)]
+        options += ["--rewrite"] if asked.rewrite else []
+        options += [word for rule in asked.without_rules for word in ("--no-rewrite-rule", rule)]
         return options
 
     def invoke(self, *arguments: str) -> Any:
@@ -416,6 +422,8 @@ class Rest:
             "strategy": asked.strategy,
             "limits": {"max_latency_s": asked.max_latency, "max_bandwidth_bytes_per_s": width},
             "compare": asked.compare,
+            "rewrite": asked.rewrite,
+            "without_rules": list(asked.without_rules),
             "reset_state": list(asked.reset),
             "former_output": asked.former_output,
         }

@@ -123,6 +123,8 @@ def choices(draw: st.DrawFn, flow: Dataflow) -> dict[str, Any]:
         found["max_latency"] = draw(st.sampled_from([None, 0.5, 5.0]))
         found["max_bandwidth"] = draw(st.sampled_from([None, 1, 80]))
         found["weights"] = draw(st.sampled_from([None, (1.0, 0.0), (0.0, 1.0)]))
+    if draw(st.integers(0, 3)) == 0:
+        found |= {"rewrite": True, "without_rules": draw(st.sampled_from([(), ("filter-down", "prune-columns")]))}
     return {**found, "compare": draw(st.integers(0, 9)) == 0}
 
 
@@ -340,6 +342,7 @@ OPTIONS: tuple[tuple[dict[str, Any], str], ...] = (
         },
         "done",
     ),
+    ({"flow": fixed(size="2 minutes", above=1), "rewrite": True, "without_rules": ("split-aggregate",)}, "done"),
 )
 
 

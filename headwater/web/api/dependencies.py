@@ -183,6 +183,8 @@ def asked(served: Served, form: PlanForm) -> PlanRequest:
         weights=form.weights.weights(),
         profiles={} if form.profile is None else {flow.name: form.profile},
         compare=form.compare,
+        rewrite=form.rewrite,
+        without_rules=frozenset(form.without_rules),
         reset_state=frozenset(form.reset_state),
         canary=form.canary.settings() if form.canary else None,
         former_output=form.former_output,

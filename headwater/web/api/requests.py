@@ -131,6 +131,10 @@ class PlanForm(Form):
     weights: WeightsForm = WeightsForm()
     profile: Profile | None = Field(default=None, description="Operator costs; default: assumed.")
     compare: bool = Field(default=False, description="Compare with all other strategies.")
+    rewrite: bool = Field(default=False, description="Choose an equivalent dataflow that sends less over links.")
+    without_rules: list[Text] = Field(
+        default=[], max_length=100, description="Rewrite rules to leave out.", examples=[[]]
+    )
     reset_state: list[Text] = Field(
         default=[], max_length=1000, description="Units whose state may be dropped.", examples=[[]]
     )

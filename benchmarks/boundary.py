@@ -1,0 +1,256 @@
+"""Bytes over each link: all to the cloud, by the dataflow's marks, as the optimiser chooses, and the least possible.
+
+Three dataflows run to their end on one Spark, in the same process, over zones whose links are metered: the Acme
+demonstration, the taxi query, and the pipeline of the FlowUnits paper. The optimiser knows how many rows each operator
+takes and gives. The sinks of every variant are compared with one batch run before a figure counts.
+
+* ``all_to_cloud``: sources and declarations of event time below, everything else in the cloud
+* ``by_marks``: layers as marked; ``marks_rewritten``: the same with ``--rewrite`` (not in the quick form)
+* ``optimised``: without marks, with ``--rewrite``
+* ``bound``: what the cloud must at least be told: the rows of the sink from which all results follow, sorted, as Arrow
+  compressed by zstd at its highest level. No placement sends less without knowing the data.
+
+    python -m benchmarks.boundary [--quick] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import common
+from headwater.continuum.model import Continuum
+from headwater.core.errors import RuntimeFailure
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.operators import Watermark
+from headwater.dataflow.sources import Source
+from headwater.plan.build import build, in_layers
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.optimise import optimise
+from headwater.plan.profile import OperatorProfile, Profile
+from headwater.rewrite.rules import RULES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headwater.spark.endpoint import LocalEndpoint
+
+VARIANTS = ("all_to_cloud", "by_marks", "marks_rewritten", "optimised")
+LEVEL = 19  # of zstd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A dataflow with its zones, and the sink from which all results follow."""
+
+    flow: Dataflow
+    continuum: Continuum
+    tells: str
+
+
+def acme(place: Path, *, quick: bool) -> Case:
+    """Return the Acme demonstration over generated readings."""
+    from headwater.dataflow.sensors import SensorModel
+    from headwater.demo import flow as demo
+    from headwater.demo.data import sensor_series, write_steps
+
+    series = sensor_series(SensorModel(seed=2, machines=2), demo.LOCATIONS, days=7 if quick else 60)
+    for location in demo.LOCATIONS:
+        (place / location).mkdir(parents=True)
+    for _ in write_steps(place, series, files=3):
+        pass
+    return Case(
+        flow=demo.acme(str(place)),
+        continuum=Continuum.from_yaml(demo.CONTINUUM),
+        tells="alarm_list",
+    )
+
+
+def taxi(place: Path, *, quick: bool) -> Case:
+    """Return StrIoT's query over generated trips."""
+    from examples.taxi.flow import HERE
+    from examples.taxi.flow import taxi as query
+    from examples.taxi.generate import write_files
+
+    (place / "nyc").mkdir(parents=True)
+    for _ in write_files(place / "nyc", rows=10_000 if quick else 100_000, per_file=5_000 if quick else 25_000):
+        pass
+    return Case(
+        flow=query(str(place), None, name="taxi"),
+        continuum=Continuum.from_yaml(HERE / "continuum.yaml"),
+        tells="result",
+    )
+
+
+def flowunits(place: Path, *, quick: bool) -> Case:
+    """Return the paper's pipeline over numbers, its results in memory."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from benchmarks.flowunits.flow import pipeline
+    from benchmarks.flowunits.workload import EDGES, Burst, continuum_text, whole
+
+    burst = Burst(0, whole(60_000 if quick else 1_200_000))
+    for edge, location in EDGES.items():
+        first, count = burst.share(edge)
+        (place / location).mkdir(parents=True)
+        parts = np.array_split(np.arange(first, first + count, dtype="int64"), 3)
+        for number, part in enumerate(parts):
+            file = place / location / f"{number}.parquet"
+            pq.write_table(pa.table({"i": part}), file)
+            os.utime(file, (number, number))  # Spark reads files in the order of their times: windows count rows
+    return Case(
+        flow=pipeline(str(place / "{location}"), lambda found: found.write.memory("result"), batch_rows=burst.rows),
+        continuum=Continuum.from_text(continuum_text()),
+        tells="result",
+    )
+
+
+CASES: Mapping[str, Callable[..., Case]] = {"acme": acme, "taxi": taxi, "flowunits": flowunits}
+
+
+def usual_plans(case: Case) -> dict[str, DeploymentPlan]:
+    """Return the plans without the optimiser."""
+    flow, continuum = case.flow, case.continuum
+    below = {o.id for o in flow.operators if isinstance(o, Source | Watermark)}
+    for id_ in reversed(flow.order):
+        below |= {id_} if any(isinstance(flow[c], Watermark) for c in flow.consumers[id_]) else set()
+    lowest, top = continuum.layers[0].name, continuum.root.layer
+    raw = in_layers(flow, continuum, {id_: lowest if id_ in below else top for id_ in flow.order})
+    return {"all_to_cloud": build(flow, continuum, raw), "by_marks": build(flow, continuum)}
+
+
+def chosen_plans(case: Case, profile: Profile, *, quick: bool) -> dict[str, DeploymentPlan]:
+    """Return the plans that the optimiser chooses."""
+    found = {}
+    unmarked = replace(case.flow, operators=tuple(replace(o, layer=None) for o in case.flow.operators))
+    starts = {"optimised": unmarked} if quick else {"marks_rewritten": case.flow, "optimised": unmarked}
+    for name, start in starts.items():
+        chosen = optimise(start, case.continuum, profile, RULES)
+        for line in chosen.rewriting.words:
+            say(f"{name}: {line}")
+        found[name] = build(chosen.dataflow, case.continuum, chosen.deployment)
+    return found
+
+
+def profile_of(case: Case, endpoint: LocalEndpoint) -> Profile:
+    """Return the selectivity of each operator, counted in one batch."""
+    from headwater.testing.oracle import batch_frames
+
+    flow = case.flow
+    rows = {id_: frame.count() for id_, frame in batch_frames(endpoint.session(), flow, case.continuum).items()}
+    operators = {}
+    for id_ in flow.order:
+        came = sum(rows[i] for i in flow[id_].inputs)
+        operators[id_] = OperatorProfile(selectivity=rows[id_] / came if came else 1.0)
+    return Profile(dataflow=flow.name, operators=operators)
+
+
+def measure(
+    plan: DeploymentPlan, directory: Path, endpoint: LocalEndpoint, expected: Mapping[str, pa.Table]
+) -> dict[str, int]:
+    """Run a plan to its end; return the bytes over each link. Raise RuntimeFailure if its results are wrong."""
+    from headwater.app.local import LocalRun
+    from headwater.app.running import RunSettings, run
+    from headwater.testing import compare
+
+    def at_end(deployment: LocalRun, spark: LocalEndpoint) -> dict[str, pa.Table]:
+        return {sink.id: deployment.sink_rows(sink.id) for sink in plan.dataflow.sinks}
+
+    settings = RunSettings(directory=directory, until_drained=True, fresh=True, trigger="100 milliseconds")
+    outcome = run(plan, settings, endpoint=endpoint, at_end=at_end)
+    assert isinstance(outcome.found, dict)
+    for sink, rows in outcome.found.items():
+        if difference := compare(expected[sink], rows):
+            raise RuntimeFailure(
+                f"'{sink}' differs from one batch run: {difference.examples}", where=plan.dataflow.name
+            )
+    return {link.link: link.bytes for link in outcome.progress.links}
+
+
+def bound(case: Case, link: str, rows: pa.Table) -> int:
+    """Return the compressed bytes of the rows that come over a link."""
+    import pyarrow as pa
+
+    (lower,) = (zone for zone in case.continuum.zones if zone.link is not None and zone.link.name == link)
+    if "location" in rows.column_names:
+        here = case.continuum.covered(lower.name)
+        rows = rows.filter(pa.compute.is_in(rows["location"], pa.array(here)))
+    if not rows.num_rows:
+        return 0
+    rows = rows.sort_by([(name, "ascending") for name in rows.column_names])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows.combine_chunks())
+    return int(pa.Codec("zstd", LEVEL).compress(sink.getvalue()).size)
+
+
+def run_case(name: str, place: Path, endpoint: LocalEndpoint, *, quick: bool) -> list[dict[str, Any]]:
+    """Run all variants of a dataflow; return one row for each link, and one for all of them."""
+    from headwater.testing import batch_result
+
+    case = CASES[name](place / "in", quick=quick)
+    expected = batch_result(endpoint.session(), case.flow, case.continuum)
+    if not all(table.num_rows for table in expected.values()):
+        raise RuntimeFailure("a sink has no rows, which proves nothing", where=name)
+    found: dict[str, dict[str, int]] = {}
+
+    chosen = chosen_plans(case, profile_of(case, endpoint), quick=quick)
+    for variant, plan in {**usual_plans(case), **chosen}.items():
+        found[variant] = measure(plan, place / variant, endpoint, expected)
+        say(f"{name} {variant}: {sum(found[variant].values()):,} bytes over all links, results right")
+    links = [zone.link.name for zone in case.continuum.zones if zone.link is not None]
+    rows = []
+    for link in links:
+        sent = {variant: found[variant].get(link, 0) for variant in VARIANTS if variant in found}
+        rows.append({"flow": name, "link": link, **sent, "bound": bound(case, link, expected[case.tells])})
+    total = {key: sum(row[key] for row in rows) for key in (*found, "bound")}
+    return [*rows, {"flow": name, "link": "all", **total}]
+
+
+def say(text: str) -> None:
+    """Print the progress."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the table of the bytes."""
+    names = [name for name in (*VARIANTS, "bound") if name in rows[0]]
+    lines = [f"{'flow':<10} {'link':<10} " + " ".join(f"{name:>15}" for name in names)]
+    for row in rows:
+        lines.append(f"{row['flow']:<10} {row['link']:<10} " + " ".join(f"{row[name]:>15,}" for name in names))
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure, print a table, write JSON."""
+    made = common.arguments("Bytes over links, as marked and as the optimiser chooses", repeats=1)
+    made.add_argument("--flows", nargs="+", choices=list(CASES), default=list(CASES))
+    options = made.parse_args()
+    facts = common.facts(quick=options.quick)
+    rows: list[dict[str, Any]] = []
+    from headwater.spark.endpoint import LocalEndpoint
+
+    with tempfile.TemporaryDirectory(prefix="headwater-boundary-") as directory:
+        place = Path(directory)
+        root = (str(common.ROOT),)
+        conf = {"spark.sql.shuffle.partitions": "1"}
+        endpoint = LocalEndpoint.start(place / "spark", memory_mb=2048, python_path=root, extra_conf=conf, quick=True)
+        try:
+            for name in options.flows:
+                rows += run_case(name, place / name, endpoint, quick=options.quick)
+                common.write_result(options.json, {"rows": rows}, facts=facts)
+        finally:
+            endpoint.stop()
+    print(table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

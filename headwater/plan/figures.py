@@ -1,0 +1,141 @@
+"""Rows and bytes per second of a dataflow's streams, from a profile or from assumptions. Pure.
+
+Unlike ``Known``, it also has figures for the operators that rewrite rules make, derived from those of the operators
+that they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from headwater.continuum.model import Continuum
+from headwater.dataflow import operators as ops
+from headwater.dataflow import stateful
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.sources import Source
+from headwater.plan.profile import Known, OperatorProfile, Profile, row_bytes
+
+ASSUMED: Mapping[type[ops.Operator], float] = {ops.Where: 0.5, stateful.Aggregate: 0.1, stateful.CountWindow: 0.1}
+"""Rows out per row in of operators without a profile; 1 for others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowFigures:
+    """FlowFigures of a dataflow that was rewritten from ``known.dataflow``.
+
+    ``origins``: for operators made or changed by rules, the operator whose selectivity they have; '' for selectivity 1.
+    """
+
+    dataflow: Dataflow
+    continuum: Continuum
+    known: Known
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def after(self, dataflow: Dataflow, origins: Mapping[str, str]) -> FlowFigures:
+        """Return the figures of the dataflow that a rule has made of this one."""
+        new = {id_: self.origins.get(origin, origin) for id_, origin in origins.items()}
+        return replace(self, dataflow=dataflow, origins={**self.origins, **new})
+
+    @cached_property
+    def locations(self) -> tuple[str, ...]:
+        """The locations of the dataflow."""
+        return self.dataflow.locations or self.continuum.locations
+
+    @cached_property
+    def rows(self) -> Mapping[str, Mapping[str, float]]:
+        """By operator and location, the rows per second that leave it."""
+        found: dict[str, dict[str, float]] = {}
+        for id_ in self.dataflow.order:
+            operator = self.dataflow[id_]
+            if isinstance(operator, Source):
+                places = self.locations if operator.per_location else self.locations[:1]
+                came = {x: self.known.rate(operator, x if operator.per_location else None) for x in places}
+            else:
+                came = {x: sum(found[i].get(x, 0.0) for i in operator.inputs) for x in self.locations}
+            if isinstance(operator, ops.ToLocations) and operator.copies:
+                came = dict.fromkeys(self.locations, sum(came.values()))
+            selectivity = self.selectivity(id_)
+            found[id_] = {x: rate * selectivity for x, rate in came.items()}
+        return found
+
+    def selectivity(self, id_: str) -> float:
+        """Return the rows out per row in of an operator."""
+        operator = self.dataflow[id_]
+        if isinstance(operator, stateful.Aggregate | stateful.Dedup):
+            (above,) = operator.inputs
+            if operator.partial:
+                return self._partial(operator, self.dataflow.consumers[id_][0])
+            before = self.dataflow[above]
+            if isinstance(before, stateful.Aggregate | stateful.Dedup) and before.partial:
+                return self._own(id_) / (self._partial(before, id_) or 1.0)
+        return self._own(id_)
+
+    def _own(self, id_: str) -> float:
+        origin = self.origins.get(id_, id_)
+        if not origin:
+            return 1.0
+        profile = self.known.profile
+        measured = None if profile is None else profile.operators.get(origin)
+        return ASSUMED.get(type(self.dataflow[id_]), 1.0) if measured is None else measured.selectivity
+
+    def _partial(self, partial: stateful.Aggregate | stateful.Dedup, final: str) -> float:
+        """Estimate the selectivity of partial results: at most, every zone has all groups that were measured.
+
+        Where the keys tell the locations apart, no group is in two zones; an assumed selectivity is that of each zone.
+        """
+        located = {c.lower() for c in self.dataflow.types[partial.inputs[0]].located_by}
+        profile = self.known.profile
+        measured = profile is not None and self.origins.get(final, final) in profile.operators
+        together = bool(located & {k.lower() for k in partial.keys}) or not measured
+        zones = 1 if together else self._zones(partial.layer)
+        return min(1.0, self._own(final) * zones * _panes_per_window(self.dataflow[final], partial))
+
+    def _zones(self, layer: str | None) -> int:
+        """Return the number of zones of a layer with the dataflow's locations; without a layer, of the lowest."""
+        name = layer or self.continuum.layers[0].name
+        zones = {self.continuum.covering(name, x) for x in self.locations}
+        return max(1, len({zone.name for zone in zones if zone is not None}))
+
+    def bytes_out(self, id_: str) -> float:
+        """Return the bytes per row of an operator's output; measured ones are scaled to the present columns."""
+        now = row_bytes(self.dataflow.types[id_].schema)
+        origin = self.origins.get(id_, id_)
+        if origin not in self.known.dataflow or self.known.operator(origin).bytes_out is None:
+            origin = self._measured_above(id_)
+        measured = self.known.operator(origin).bytes_out if origin else None
+        return now if measured is None else now * measured / row_bytes(self.known.dataflow.types[origin].schema)
+
+    def _measured_above(self, id_: str) -> str:
+        """Return the nearest operator before one of which the bytes per row are measured; '' if there is none."""
+        operator = self.dataflow[id_]
+        while operator.inputs:
+            operator = self.dataflow[operator.inputs[0]]
+            if operator.id in self.known.dataflow and self.known.operator(operator.id).bytes_out is not None:
+                return operator.id
+        return ""
+
+    def profile(self) -> Profile | None:
+        """Return the profile of the rewritten dataflow; None without one."""
+        profile = self.known.profile
+        if profile is None:
+            return None
+        found = {}
+        for id_ in self.dataflow.order:
+            origin = self.origins.get(id_, id_)
+            if id_ in profile.operators or origin in profile.operators or id_ not in self.known.dataflow:
+                measured = profile.operators.get(origin) or OperatorProfile()
+                update = {"selectivity": self.selectivity(id_), "bytes_out": self.bytes_out(id_)}
+                found[id_] = measured.model_copy(update=update)
+        return profile.model_copy(update={"operators": found})
+
+
+def _panes_per_window(final: ops.Operator, partial: ops.Operator) -> float:
+    """Return how many panes there are for each window: those of one slide."""
+    if not isinstance(final, stateful.Aggregate) or not isinstance(partial, stateful.Aggregate):
+        return 1.0
+    if not isinstance(final.window, stateful.TimeWindow) or not isinstance(partial.window, stateful.TimeWindow):
+        return 1.0
+    slide = final.duration(final.window.slide or final.window.size, "slide")
+    return slide / partial.duration(partial.window.size, "size")

@@ -1,0 +1,287 @@
+"""Choose among equivalent dataflows the one that sends least over links, rule by rule. Pure.
+
+Marks (``to_layer``) are binding: an operator that is left where it was runs in its marked layer. A dataflow without
+marks gets the layers with the least traffic: sources in the lowest layer, sinks in the highest. A rule is applied where
+it saves bytes, and nowhere else: inside a unit, Spark's own optimizer does the rest. The result is ordinary: a dataflow
+with names, keys and state of its own. Rewriting it again finds nothing more to save.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError
+from headwater.core.quantity import format_size
+from headwater.core.requirement import Requirement
+from headwater.dataflow import operators as ops
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.sinks import Sink
+from headwater.dataflow.sources import Source
+from headwater.plan.build import build, in_layers, marked_layers
+from headwater.plan.deployment import Deployment
+from headwater.plan.figures import FlowFigures
+from headwater.plan.place import Setting
+from headwater.plan.profile import Known, Profile
+from headwater.plan.traffic import Traffic, least_traffic, traffic
+from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten
+
+_STEPS = 100  # of one operator by one rule
+_ROUNDS = 20
+_LEAST = 1e-6  # share of the traffic that a rule has to save
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleUse:
+    """A rule and an operator: what it changed and saves, in bytes per second over all links, or why it did not."""
+
+    rule: str
+    operator: str
+    applied: bool
+    what: str
+    saves_bytes_per_s: float = 0.0
+
+    def __str__(self) -> str:
+        if self.applied:
+            return f"{self.rule} at '{self.operator}': {self.what}; saves {format_size(self.saves_bytes_per_s)}/s"
+        return f"not {self.rule} at '{self.operator}': {self.what}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewriting:
+    """The traffic over each link before and after, in bytes per second, and the use of each rule.
+
+    ``assumed``: the figures are assumptions, as there is no profile of some operators. ``placed``: the layers were
+    chosen, because the dataflow has no marks.
+    """
+
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    rules: tuple[RuleUse, ...]
+    assumed: bool
+    placed: bool
+
+    @property
+    def words(self) -> list[str]:
+        """Describe it, a line for each rule."""
+        sums = [format_size(sum(links.values())) for links in (self.before, self.after)]
+        by = ", by assumed rates and sizes" if self.assumed else ""
+        first = f"over all links {sums[0]}/s before and {sums[1]}/s after rewriting{by}"
+        return [first, *map(str, self.rules)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimised:
+    """The chosen dataflow, its placement, its profile, and how it came about."""
+
+    dataflow: Dataflow
+    deployment: Deployment
+    profile: Profile | None
+    rewriting: Rewriting
+
+
+def optimise(
+    dataflow: Dataflow, continuum: Continuum, profile: Profile | None, rules: tuple[RewriteRule, ...]
+) -> Optimised:
+    """Rewrite a dataflow by some rules, each where it reduces the bytes over links; raise the errors of its marks."""
+    known = Known(dataflow, profile)
+    placed = not any(operator.layer for operator in dataflow.operators)
+    marked = dataflow if placed else _explicit(dataflow, marked_layers(dataflow, continuum))
+    search = _RuleSearch(continuum, placed)
+    start = search.choice(FlowFigures(dataflow=marked, continuum=continuum, known=known))
+    found, uses = search.best(start, rules)
+    flow = found.figures.dataflow if placed else _as_marked(found.figures.dataflow, dataflow, continuum)
+    rewriting = Rewriting(
+        before=start.links, after=found.links, rules=tuple(uses), assumed=bool(known.assumed), placed=placed
+    )
+    deployment = in_layers(flow, continuum, found.layers)
+    build(flow, continuum, deployment)
+    return Optimised(dataflow=flow, deployment=deployment, profile=found.figures.profile(), rewriting=rewriting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """A dataflow with the layers of its operators and its traffic."""
+
+    figures: FlowFigures
+    layers: Mapping[str, str]
+    links: Traffic
+
+    @property
+    def bytes_per_s(self) -> float:
+        return math.fsum(self.links.values())
+
+
+class _RuleSearch:
+    """Apply rules greedily: the first rule at the first operator where it saves something, again and again."""
+
+    def __init__(self, continuum: Continuum, placed: bool) -> None:
+        self._continuum = continuum
+        self._placed = placed
+        self._useless: dict[tuple[str, str], RuleUse] = {}
+
+    def choice(self, figures: FlowFigures) -> _Choice:
+        """Return a dataflow with its layers; raise HeadwaterError if it cannot be placed."""
+        flow = figures.dataflow
+        if self._placed:
+            setting = Setting(flow, self._continuum, _ends(flow, self._continuum), Known(flow, figures.profile()))
+            layers = least_traffic(setting, figures)
+        else:
+            layers = {o.id: o.layer or "" for o in flow.operators}
+        return _Choice(figures=figures, layers=layers, links=traffic(figures, layers))
+
+    def best(self, start: _Choice, rules: tuple[RewriteRule, ...]) -> tuple[_Choice, list[RuleUse]]:
+        """Return the result of ``run``, again without rewritings that later ones have made useless."""
+        while True:
+            found, uses = self.run(start, rules)
+            useless = {use for use in uses if use.applied and _is_idle(found, use.operator)}
+            if not useless:
+                return found, [*uses, *self._useless.values()]
+            for use in useless:
+                text = "it saves nothing once fewer columns cross the link"
+                self._useless[use.rule, use.operator] = replace(use, applied=False, what=text, saves_bytes_per_s=0.0)
+
+    def run(self, now: _Choice, rules: tuple[RewriteRule, ...]) -> tuple[_Choice, list[RuleUse]]:
+        """Return the last dataflow, and what became of each rule at each operator that it is about."""
+        uses: list[RuleUse] = []
+        refused: dict[tuple[str, str], RuleUse] = {}
+        for _ in range(_ROUNDS):
+            applied = False
+            for rule in rules:
+                for id_ in now.figures.dataflow.order:
+                    if id_ not in now.figures.dataflow or (rule.name, id_) in self._useless:
+                        continue  # an earlier rewriting has replaced the operator, or made this one useless
+                    better, use = self._try(now, rule, id_)
+                    if better is not None and use is not None:
+                        now, applied = better, True
+                        uses.append(use)
+                        refused.pop((rule.name, id_), None)
+                    elif use is not None:
+                        refused[rule.name, id_] = use
+            if not applied:
+                break
+        done = {(use.rule, use.operator) for use in uses}
+        behind = {rule.name: rule.behind for rule in rules}
+        left = [use for key, use in refused.items() if key not in done and use.operator in now.figures.dataflow]
+        return now, [*uses, *(use for use in left if _crosses(now, use.operator, behind=behind[use.rule]))]
+
+    def _try(self, now: _Choice, rule: RewriteRule, id_: str) -> tuple[_Choice | None, RuleUse | None]:
+        """Apply a rule to an operator as far as it goes; return the best of the steps, if it saves something."""
+        best: _Choice | None = None
+        what, reason = "", None
+        words: list[str] = []
+        for result, figures in _steps(now.figures, rule, id_):
+            if isinstance(result, NotRewritten):
+                reason = reason or result.reason
+                continue
+            words.append(result.what)
+            try:
+                choice = self.choice(figures)
+                self._check(choice)
+            except HeadwaterError as error:
+                reason = reason or error.what
+                continue
+            least = (best or now).bytes_per_s
+            if choice.bytes_per_s < least - _LEAST * max(now.bytes_per_s, 1e-9):
+                best, what = choice, "; ".join(words)
+        if best is not None:
+            saved = now.bytes_per_s - best.bytes_per_s
+            use = RuleUse(rule=rule.name, operator=id_, applied=True, what=what, saves_bytes_per_s=saved)
+            return best, use
+        if words:
+            reason = "it saves nothing on any link" + (f"; further, {reason}" if reason else "")
+        if reason is None:
+            return None, None
+        return None, RuleUse(rule=rule.name, operator=id_, applied=False, what=reason)
+
+    def _check(self, choice: _Choice) -> None:
+        """Raise HeadwaterError if the dataflow cannot run in these layers."""
+        flow = choice.figures.dataflow
+        build(flow, self._continuum, in_layers(flow, self._continuum, choice.layers))
+
+
+def _is_idle(choice: _Choice, id_: str) -> bool:
+    """Return whether an operator merges partial results that cross no link."""
+    flow, layers = choice.figures.dataflow, choice.layers
+    above = [flow[i] for i in flow[id_].inputs] if id_ in flow else []
+    return any(getattr(o, "partial", None) is True and layers[o.id] == layers[id_] for o in above)
+
+
+def _crosses(choice: _Choice, id_: str, *, behind: bool) -> bool:
+    """Return whether a stream crosses a link behind an operator, or anywhere before it."""
+    flow, layers = choice.figures.dataflow, choice.layers
+    if behind:
+        return any(layers[c] != layers[id_] for c in flow.consumers[id_])
+    todo, seen = [id_], {id_}
+    while todo:
+        at = todo.pop()
+        for above in flow[at].inputs:
+            if layers[above] != layers[at]:
+                return True
+            if above not in seen:
+                seen.add(above)
+                todo.append(above)
+    return False
+
+
+def _steps(figures: FlowFigures, rule: RewriteRule, id_: str) -> Iterator[tuple[Rewritten | NotRewritten, FlowFigures]]:
+    """Apply a rule again and again to the operators that it has moved; yield each result."""
+    todo = [id_]
+    for _ in range(_STEPS):
+        if not todo:
+            return
+        result = rule.apply(figures.dataflow, todo.pop(0))
+        if isinstance(result, Rewritten):
+            figures = figures.after(result.dataflow, result.origins)
+            todo = [*result.moved, *todo]
+        if result is not None:
+            yield result, figures
+
+
+def _ends(flow: Dataflow, continuum: Continuum) -> dict[str, str]:
+    """Return the layers from which the search starts: sinks as high as their hosts allow, all others at the sources."""
+    found = dict.fromkeys(flow.order, continuum.layers[0].name)
+    locations = flow.locations or continuum.locations
+    for operator in flow.operators:
+        if isinstance(operator, Sink):
+            found[operator.id] = _highest(continuum, locations, operator.requires)
+        elif isinstance(operator, Source) and not operator.per_location:
+            found[operator.id] = _common(continuum, locations)
+    return found
+
+
+def _highest(continuum: Continuum, locations: tuple[str, ...], needs: Requirement) -> str:
+    """Return the highest layer with hosts that meet a requirement at all locations; the highest if there is none."""
+    for layer in reversed(continuum.layers):
+        zones = [continuum.covering(layer.name, x) for x in locations]
+        if all(zone is not None and any(needs.holds(h.capabilities) for h in zone.hosts) for zone in zones):
+            return layer.name
+    return continuum.root.layer
+
+
+def _common(continuum: Continuum, locations: tuple[str, ...]) -> str:
+    """Return the lowest layer of which one zone covers all locations."""
+    for layer in continuum.layers:
+        zones = {continuum.covering(layer.name, x) for x in locations}
+        if len(zones) == 1 and None not in zones:
+            return layer.name
+    return continuum.root.layer
+
+
+def _explicit(flow: Dataflow, layers: Mapping[str, str]) -> Dataflow:
+    """Return the dataflow with each operator marked with its layer."""
+    return replace(flow, operators=tuple(replace(o, layer=layers[o.id]) for o in flow.operators))
+
+
+def _as_marked(flow: Dataflow, before: Dataflow, continuum: Continuum) -> Dataflow:
+    """Leave out the marks that operators inherit from their inputs, except those that people made."""
+    found: dict[str, ops.Operator] = {}
+    for id_ in flow.order:
+        operator = flow[id_]
+        above = [flow[i].layer or "" for i in operator.inputs]
+        inherited = max(above, key=continuum.layer_index, default=continuum.layers[0].name)
+        own = id_ in before and before[id_].layer is not None
+        found[id_] = operator if own or operator.layer != inherited else replace(operator, layer=None)
+    return replace(flow, operators=tuple(found[o.id] for o in flow.operators))

@@ -1,0 +1,23 @@
+"""All rewrite rules, in the order in which they are tried. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headwater.core.errors import PlacementError, suggestion
+from headwater.rewrite.aggregates import DROP_EARLY, SPLIT_AGGREGATE
+from headwater.rewrite.filters import FILTER_DOWN
+from headwater.rewrite.projections import PRUNE_COLUMNS, SELECT_DOWN
+from headwater.rewrite.rule import RewriteRule
+
+RULES: tuple[RewriteRule, ...] = (FILTER_DOWN, SELECT_DOWN, PRUNE_COLUMNS, SPLIT_AGGREGATE, DROP_EARLY)
+"""Those that only leave things out come first: a rule that adds work has to save more than they do."""
+
+
+def rules_without(names: Iterable[str]) -> tuple[RewriteRule, ...]:
+    """Return all rules but those of these names; raise PlacementError for an unknown name."""
+    known = [rule.name for rule in RULES]
+    for name in names:
+        if name not in known:
+            raise PlacementError(f"unknown rewrite rule '{name}'", hint=suggestion(name, known, "the rules are"))
+    return tuple(rule for rule in RULES if rule.name not in set(names))
