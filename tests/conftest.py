@@ -10,6 +10,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from headwater.channels.credential import SiteSecret
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headwater.continuum.model import Continuum
     from headwater.spark.broker import LocalBroker
     from headwater.spark.endpoint import LocalEndpoint
 
@@ -107,6 +109,18 @@ def kafka_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEn
 def spark(endpoint: LocalEndpoint) -> SparkSession:
     """Return a session with Headwater's sources and sink registered."""
     return endpoint.session()
+
+
+@pytest.fixture
+def spark_address(endpoint: LocalEndpoint, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the address of the session's Spark, for zones whose agents start none."""
+    monkeypatch.setenv("HEADWATER_SECRET_ZONE_TOKEN", endpoint.token)
+    return f"sc://localhost:{endpoint.port}/;token_env=HEADWATER_SECRET_ZONE_TOKEN"
+
+
+def on_spark(continuum: Continuum, address: str) -> Continuum:
+    """Return a continuum whose zones all use one Spark, each in a session of its own."""
+    return replace(continuum, zones=tuple(replace(zone, spark=address) for zone in continuum.zones))
 
 
 def activate(session: Any) -> None:

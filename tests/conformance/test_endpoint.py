@@ -33,12 +33,6 @@ from tests.conftest import CONF
 from tests.deployments.flows import CONTINUUM, FLOWS, rows
 
 
-@pytest.fixture
-def token(endpoint: LocalEndpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("HEADWATER_SECRET_ZONE_TOKEN", endpoint.token)
-    yield "HEADWATER_SECRET_ZONE_TOKEN"
-
-
 def test_a_server_is_found_again_with_its_queries(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     spark = endpoint.session()
     frame = spark.readStream.name("rate").format("rate").option("rowsPerSecond", 1).load()
@@ -97,9 +91,8 @@ def test_a_nodes_spark_starts_with_the_settings_of_its_zone_and_its_agent(tmp_pa
         sparks.stop()
 
 
-def test_a_server_of_somebody_else(endpoint: LocalEndpoint, token: str, tmp_path: Path) -> None:
-    url = f"sc://localhost:{endpoint.port}/;token_env={token}"
-    remote = RemoteEndpoint(url, tmp_path, cores=1)
+def test_a_server_of_somebody_else(spark_address: str, tmp_path: Path) -> None:
+    remote = RemoteEndpoint(spark_address, tmp_path, cores=1)
     assert remote.alive
     spark = remote.session()
     assert spark.range(5).count() == 5
@@ -107,14 +100,14 @@ def test_a_server_of_somebody_else(endpoint: LocalEndpoint, token: str, tmp_path
     query = frame.writeStream.format("noop").queryName("stays").outputMode("append")
     query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     remote.stop()
-    back = RemoteEndpoint(url, tmp_path, cores=1)
+    back = RemoteEndpoint(spark_address, tmp_path, cores=1)
     found = running_query(back.session(), "stays")
     assert found is not None
     assert back.generation == remote.generation
     found.stop()
     back.stop()
     (tmp_path / "session.json").write_text('{"session": "00000000-0000-0000-0000-000000000000"}')
-    other = RemoteEndpoint(url, tmp_path, cores=1)
+    other = RemoteEndpoint(spark_address, tmp_path, cores=1)
     assert other.session().range(1).count() == 1
     assert other.generation != remote.generation
     other.stop()

@@ -27,6 +27,17 @@ zones:
   E4: {layer: edge, parent: S2, locations: [L4]}
 """
 
+TWO_EDGES = """
+name: two
+layers: [edge, site, cloud]
+zones:
+  C1: {layer: cloud}
+  S1: {layer: site, parent: C1}
+  E1: {layer: edge, parent: S1, locations: [L1]}
+  E2: {layer: edge, parent: S1, locations: [L2, L4]}
+"""
+"""The same locations in fewer zones, for tests that do not depend on the number of sites."""
+
 
 def lifted(flow: Dataflow, continuum: Continuum, first: str, *cuts: Edge) -> DeploymentPlan:
     """Plan a dataflow of which the cloud runs the operators from one on, with further cuts."""

@@ -23,6 +23,7 @@ from headwater.plan.steps import FormerOutputChoice
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from headwater.testing.compare import Difference
+from tests.conftest import on_spark
 from tests.deployments.controllers import Controller, running, sink_rows
 from tests.patience import PATIENCE
 
@@ -111,8 +112,11 @@ KEEPS = {"sums": "sum", "big": "sum", "ranks": "rank", "windows": "window", "clo
 class World:
     """A pool of dataflows over a source that is released in pieces, and the expected output of each dataflow."""
 
-    def __init__(self, place: Path, controller: Controller, spark: Any, *, pieces: int, kill: bool) -> None:
-        self.place, self._controller, self._spark, self._kill = place, controller, spark, kill
+    def __init__(
+        self, place: Path, controller: Controller, endpoint: LocalEndpoint, address: str, *, pieces: int, kill: bool
+    ) -> None:
+        self.place, self._controller, self._spark, self._kill = place, controller, endpoint.session(), kill
+        self._continuum = on_spark(CONTINUUM, address)
         self.store = str(place / "store.db")
         drawn = random.Random(5)
         self._rows = [
@@ -140,7 +144,7 @@ class World:
         self.check()
 
     def submit(self, name: str) -> None:
-        joined = pools.plan_submission(self.flows[name], CONTINUUM, "team", self.store).apply()
+        joined = pools.plan_submission(self.flows[name], self._continuum, "team", self.store).apply()
         self._controller.carry_out(joined.version, kill=self._kill)
         self.since[name] = self.released
         if name in KEEPS:
@@ -238,13 +242,15 @@ def _text(seconds: float) -> str:
 
 
 @pytest.fixture
-def controller(tmp_path: Path) -> Iterator[Controller]:
+def controller(tmp_path: Path, spark_address: str) -> Iterator[Controller]:
     with running(pools.POOL, tmp_path, seed=11) as started:
         yield started
 
 
-def test_dataflows_come_and_go(endpoint: LocalEndpoint, tmp_path: Path, controller: Controller) -> None:
-    world = World(tmp_path, controller, endpoint.session(), pieces=8, kill=False)
+def test_dataflows_come_and_go(
+    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller
+) -> None:
+    world = World(tmp_path, controller, endpoint, spark_address, pieces=8, kill=False)
     world.submit("high")
     world.more()
     world.submit("sums")  # the first fold, in a query without state so far
@@ -325,9 +331,11 @@ def test_a_dataflow_that_joins_a_pool_does_not_mix_its_rows_with_those_of_anothe
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_any_history(endpoint: LocalEndpoint, tmp_path: Path, controller: Controller, seed: int) -> None:
+def test_any_history(
+    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller, seed: int
+) -> None:
     drawn = random.Random(seed)
-    world = World(tmp_path, controller, endpoint.session(), pieces=12, kill=True)
+    world = World(tmp_path, controller, endpoint, spark_address, pieces=12, kill=True)
     world.submit(drawn.choice(sorted(world.flows)))
     for _ in range(11):
         away = [n for n in world.flows if n not in world.since]

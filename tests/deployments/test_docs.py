@@ -1,4 +1,7 @@
-"""Run every block of the tutorial on real Sparks and compare its output."""
+"""Run the pages on real Sparks and compare their output.
+
+The short tests run their blocks without Spark (`tests/unit/test_docs.py`), and the README's dataflow with it.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,7 @@ from tests import pages
 from tests.patience import PATIENCE
 
 
-def test_tutorial_runs(tmp_path: Path) -> None:
-    """Run the first half: `headwater run`, in one zone and in three."""
-    pages.run(pages.TUTORIAL[:2], tmp_path, having=("spark",))
-
-
+@pytest.mark.long
 def test_nexmark_guide_runs(tmp_path: Path) -> None:
     """Run Nexmark query 5 on three zones and compare it with plain Python."""
     pages.run([pages.DOCS / "guides" / "nexmark.md"], tmp_path, having=("spark",))

@@ -72,13 +72,13 @@ class Deployed:
 
 
 @pytest.fixture
-def controller(tmp_path: Path) -> Iterator[Controller]:
+def controller(tmp_path: Path, spark_address: str) -> Iterator[Controller]:
     with running(NAME, tmp_path, seed=3) as started:
         yield started
 
 
 def test_what_is_killed_ended_or_started_is_put_right(
-    endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
+    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller
 ) -> None:
     source = BoundedSource(tmp_path / "in", {"L1": rows(160, seed=8)["L1"]}, rows_per_file=8)
     released, here = iter(source.release()), Deployed(tmp_path)
@@ -88,7 +88,7 @@ def test_what_is_killed_ended_or_started_is_put_right(
             next(released)
 
     more()
-    controller.carry_out(apply(planned(source.path, ["L1"]), here.store), kill=False)
+    controller.carry_out(apply(planned(source.path, ["L1"], spark_address), here.store), kill=False)
     kept = here.unit("rising")
 
     # An agent is killed while its units run, and another in the middle of a change.
@@ -97,7 +97,7 @@ def test_what_is_killed_ended_or_started_is_put_right(
     until(lambda: here.is_back(kept.unit.node, killed) and here.runs(kept), "the agent to come back")
     until(lambda: here.told(f"agent of {kept.unit.node} has ended (process {killed})"), "the history to tell it")
     more()
-    edited = planned(source.path, ["L1"], least="-1001")
+    edited = planned(source.path, ["L1"], spark_address, least="-1001")
     version = apply(edited, here.store)
     killed = here.kill_agent("E1")
     controller.carry_out(version, kill=False)

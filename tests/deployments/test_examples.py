@@ -56,7 +56,8 @@ class Batch:
     tables: dict[str, pa.Table]
 
 
-@pytest.fixture(scope="module", params=["acme", *TAXI])
+# A short test of the demo runs acme with its marked layers (`test_demo.py`).
+@pytest.fixture(scope="module", params=[pytest.param("acme", marks=pytest.mark.long), *TAXI])
 def batch(request: pytest.FixtureRequest, endpoint: LocalEndpoint, place: Path) -> Batch:
     """Run an example as a batch, once for all cuts."""
     flow, continuum = example(request.param, place)

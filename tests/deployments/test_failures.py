@@ -24,7 +24,7 @@ from headwater.plan.build import build, one_unit
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import KILL, PAUSE, STOP, BoundedSource, batch_result, check_equivalent, compare
 from tests.conftest import start_endpoint
-from tests.deployments.flows import CONTINUUM, FLOWS, LOCATIONS, rows
+from tests.deployments.flows import CONTINUUM, FLOWS, LOCATIONS, TWO_EDGES, rows
 from tests.patience import PATIENCE
 
 GOOD = 30
@@ -88,7 +88,7 @@ def test_malformed_records_become_dead_letters(behind: str, endpoint: LocalEndpo
     # v is not read: a record is malformed whether or not the query uses the field that is.
     stream.select("id", "at").to_layer("cloud").write.memory("out")
     flow = builder.build()
-    continuum = Continuum.from_text(CONTINUUM)
+    continuum = Continuum.from_text(TWO_EDGES)
     deployment = LocalRun(build(flow, continuum), tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
     deployment.start()
     try:
@@ -229,7 +229,7 @@ def test_a_unit_over_which_spark_stumbles_is_started_again(
     source.release_all()
     builder = hw.flow("stumbles", locations=LOCATIONS)
     builder.read.json(source.path, "id bigint, v double").to_layer("cloud").write.memory("out")
-    flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
+    flow, continuum = builder.build(), Continuum.from_text(TWO_EDGES)
     deployment = LocalRun(build(flow, continuum), tmp_path / "run", own_endpoint)
     stumble.touch()
     try:
@@ -256,14 +256,14 @@ def disturbed(count: int, *events: object) -> dict[str, list[object]]:
 def test_stopped_and_resumed_in_mid_stream(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", disturbed(60, PAUSE, STOP), rows_per_file=10)  # type: ignore[arg-type]
     flow = FLOWS["acme"](source.path).build()
-    outcome = check_equivalent(flow, Continuum.from_text(CONTINUUM), endpoint, tmp_path / "run", source=source)
+    outcome = check_equivalent(flow, Continuum.from_text(TWO_EDGES), endpoint, tmp_path / "run", source=source)
     assert all(outcome.rows.values())
 
 
 def test_killed_in_mid_stream(own_endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", disturbed(60, PAUSE, KILL), rows_per_file=10)  # type: ignore[arg-type]
     flow = FLOWS["acme"](source.path).build()
-    outcome = check_equivalent(flow, Continuum.from_text(CONTINUUM), own_endpoint, tmp_path / "run", source=source)
+    outcome = check_equivalent(flow, Continuum.from_text(TWO_EDGES), own_endpoint, tmp_path / "run", source=source)
     assert all(outcome.rows.values())
 
 
@@ -272,7 +272,7 @@ def test_a_spark_that_ends_is_missed(own_endpoint: LocalEndpoint, tmp_path: Path
     source.release_all()
     builder = hw.flow("bereft", locations=LOCATIONS)
     builder.read.json(source.path, "id bigint").to_layer("cloud").write.memory("out")
-    plan = build(builder.build(), Continuum.from_text(CONTINUUM))
+    plan = build(builder.build(), Continuum.from_text(TWO_EDGES))
     deployment = LocalRun(plan, tmp_path / "run", own_endpoint, UnitSettings(trigger="200 milliseconds"))
     deployment.start()
     os.killpg(own_endpoint.pid, signal.SIGKILL)

@@ -17,6 +17,7 @@ from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
+from tests.conftest import on_spark
 from tests.deployments.controllers import Controller, apply, running, sink_rows
 from tests.deployments.flows import SCHEMA, rows
 from tests.patience import PATIENCE
@@ -33,10 +34,12 @@ zones:
 NAME = "live"
 
 
-def planned(path: str, locations: list[str], *, least: str = "-1000", also: bool = False) -> DeploymentPlan:
+def planned(
+    path: str, locations: list[str], address: str, *, least: str = "-1000", also: bool = False
+) -> DeploymentPlan:
     """Plan rows cleaned at the edge, level changes kept at the site, and their results in the cloud.
 
-    ``least`` changes the edge's code and not its output; ``also`` adds a sink to the cloud's unit, which
+    ``address`` is the Spark of all zones. ``least`` changes the edge's code and not its output; ``also`` adds a sink to the cloud's unit, which
     changes the unit's name.
     """
     builder = hw.flow(NAME, locations=locations)
@@ -51,11 +54,11 @@ def planned(path: str, locations: list[str], *, least: str = "-1000", also: bool
     if also:
         double.where("w > 0").write.memory("also")
     double.write.memory("out")
-    return build(builder.build(), CONTINUUM)
+    return build(builder.build(), on_spark(CONTINUUM, address))
 
 
 @pytest.fixture
-def controller(tmp_path: Path) -> Iterator[Controller]:
+def controller(tmp_path: Path, spark_address: str) -> Iterator[Controller]:
     with running(NAME, tmp_path, seed=11) as started:
         yield started
 
@@ -83,7 +86,7 @@ def runs(place: Path) -> dict[str, str]:
 
 
 def test_changes_by_a_controller_that_is_killed(
-    endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
+    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller
 ) -> None:
     made = rows(90, seed=8)
     source = BoundedSource(tmp_path / "in", {"L1": made["L1"], "L2": made["L2"]}, rows_per_file=10)
@@ -96,7 +99,7 @@ def test_changes_by_a_controller_that_is_killed(
             next(released, None)
 
     def plan(*locations: str, least: str = "-1000", also: bool = False) -> DeploymentPlan:
-        return planned(source.path, list(locations), least=least, also=also)
+        return planned(source.path, list(locations), spark_address, least=least, also=also)
 
     steps: list[tuple[Callable[[], DeploymentPlan], set[str]]] = [
         (lambda: plan("L1"), set()),

@@ -113,7 +113,9 @@ def wait_until_learned(place: Path) -> None:
     raise AssertionError(f"nothing was learned\n{story(place)}")
 
 
-def test_a_limit_that_is_broken_moves_what_can_be_moved(tmp_path: Path, controller: Controller) -> None:
+def test_a_limit_that_is_broken_moves_what_can_be_moved(
+    endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
+) -> None:
     """Rows with ballast move to the edge to be counted when they exceed the link's capacity; no row is lost.
 
     The move is proposed first, and approved; the controller is killed while it executes the move.
@@ -141,10 +143,6 @@ def test_a_limit_that_is_broken_moves_what_can_be_moved(tmp_path: Path, controll
     finally:
         feed.end()
     controller.carry_out(deployments.stop(NAME, store, how="finish"), kill=False)
-    batch = LocalEndpoint.start(tmp_path / "batch", cores=2, memory_mb=1000, quick=True)
-    try:
-        expected = batch_result(batch.session(), plan.dataflow, CONTINUUM)["out"]
-    finally:
-        batch.stop()
+    expected = batch_result(endpoint.session(), plan.dataflow, CONTINUUM)["out"]
     difference = compare(expected, sink_rows(tmp_path, NAME, "out"))
     assert (difference.lost, difference.duplicated) == (0, 0), difference

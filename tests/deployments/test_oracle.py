@@ -18,7 +18,7 @@ from headwater.plan import build
 from headwater.plan.deployment import Deployment
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import PAUSE, BoundedSource, batch_result, check_equivalent
-from tests.deployments.flows import CONTINUUM, FLOWS, SCHEMA, rows
+from tests.deployments.flows import CONTINUUM, FLOWS, SCHEMA, TWO_EDGES, rows
 
 DECISIONS = {
     "one unit": build.one_unit,
@@ -42,22 +42,25 @@ BY_LOCATION = {**DECISIONS, "a location apart": apart}
 ROWS = {"flowunits": 700}
 
 
-CUT_EVERYWHERE = ("acme",)  # the other dataflows are cut into layers here, and otherwise by the long tests
+CUT_EVERYWHERE = ("acme",)  # the other dataflows are cut into layers of few zones here, and otherwise by long tests
 
 
 def _cases() -> Iterator[Any]:
     for name in FLOWS:
+        short = name in CUT_EVERYWHERE
+        if not short:
+            yield pytest.param(name, "unit per layer", TWO_EDGES, id=f"{name}-two edges")
         for decision in BY_LOCATION:
-            long = decision != "unit per layer" and name not in CUT_EVERYWHERE
-            yield pytest.param(name, decision, marks=[pytest.mark.long] if long else [])
+            marks = [] if short else [pytest.mark.long]
+            yield pytest.param(name, decision, CONTINUUM, id=f"{name}-{decision}", marks=marks)
 
 
-@pytest.mark.parametrize(("name", "decision"), list(_cases()))
-def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "decision", "zones"), list(_cases()))
+def test_equals_one_batch_run(name: str, decision: str, zones: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(ROWS.get(name, 60), seed=7), rows_per_file=ROWS.get(name, 60) // 3)
     source.release_all()
     flow = FLOWS[name](source.path).build()
-    continuum = Continuum.from_text(CONTINUUM)
+    continuum = Continuum.from_text(zones)
     wanted = BY_LOCATION[decision](flow, continuum)
     outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=wanted)
     assert all(count > 0 for count in outcome.rows.values()), "an empty result proves nothing"
@@ -75,7 +78,7 @@ def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint,
 def test_layers_that_a_strategy_chose(name: str, strategy: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(60, seed=8), rows_per_file=20)
     source.release_all()
-    flow, continuum = FLOWS[name](source.path).build(), Continuum.from_text(CONTINUUM)
+    flow, continuum = FLOWS[name](source.path).build(), Continuum.from_text(TWO_EDGES)
     request = PlanRequest(dataflow=flow, continuum=continuum, strategy=strategy)
     plan = Client(str(tmp_path / "store.db")).propose(request).plan
     assert plan.deployment != build.annotated(flow, continuum), "the strategy says what the marks say"

@@ -67,6 +67,7 @@ def test_tables_equal_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) -> 
     assert (tmp_path / "out" / "delta" / "day=2023-11-14" / "k=k1").is_dir()
 
 
+@pytest.mark.long  # short tests kill writers of tables, and the Spark of another sink
 def test_tables_are_exact_with_spark_killed(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     made: dict[str, list[Any]] = rows(60, seed=11)

@@ -13,6 +13,7 @@ from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, ZoneRun, batch_result, compare
+from tests.conftest import on_spark
 from tests.deployments.flows import FLOWS, SCHEMA, rows
 
 CONTINUUM = """
@@ -69,7 +70,9 @@ def test_what_befalls_zones_loses_nothing(endpoint: LocalEndpoint, tmp_path: Pat
     assert all(t.num_rows for t in got.values())
 
 
-def test_zones_over_tls_with_a_new_certificate(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+def test_zones_over_tls_with_a_new_certificate(
+    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path
+) -> None:
     """The certificate of the writer's agent is replaced while rows flow: its reader is told the new fingerprint."""
     source = BoundedSource(tmp_path / "in", {"L1": rows(120, seed=7)["L1"]}, rows_per_file=10)
     f = hw.flow("sealed", locations=["L1"])
@@ -78,7 +81,7 @@ def test_zones_over_tls_with_a_new_certificate(endpoint: LocalEndpoint, tmp_path
         "out"
     )
     zones = "layers: [edge, cloud]\nzones:\n  C1: {layer: cloud}\n  E1: {layer: edge, parent: C1, locations: [L1]}\n"
-    plan = build(f.build(), Continuum.from_text(zones))
+    plan = build(f.build(), on_spark(Continuum.from_text(zones), spark_address))
     home = tmp_path / "home" / "zones"
 
     def known() -> tuple[str, str]:
