@@ -127,10 +127,11 @@ for batch in range(begin, last):
 """
 
 
+@pytest.mark.parametrize("kills", [3, pytest.param(6, marks=pytest.mark.long)])
 def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(
-    broker: LocalBroker, topic: str, tmp_path: Path
+    kills: int, broker: LocalBroker, topic: str, tmp_path: Path
 ) -> None:
-    progress, kills, last = tmp_path / "progress", 6, 30
+    progress, last = tmp_path / "progress", 5 * kills
     progress.write_text("0")
     chance = random.Random(4)
     command = [

@@ -182,8 +182,9 @@ for batch in range(begin, last):
 """
 
 
-def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    progress, kills, last, out = tmp_path / "progress", 8, 60, tmp_path / "out"
+@pytest.mark.parametrize(("kills", "last"), [(4, 30), pytest.param(8, 60, marks=pytest.mark.long)])
+def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(kills: int, last: int, tmp_path: Path) -> None:
+    progress, out = tmp_path / "progress", tmp_path / "out"
     progress.write_text("0")
     chance = random.Random(4)
     command = [sys.executable, "-c", WRITER, str(out), str(progress), str(last)]

@@ -269,8 +269,9 @@ for batch in range(begin, last):
 """
 
 
-def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(place: Place) -> None:
-    progress, kills, last = place.directory / "progress", 6, 30
+@pytest.mark.parametrize("kills", [3, pytest.param(6, marks=pytest.mark.long)])
+def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(place: Place, kills: int) -> None:
+    progress, last = place.directory / "progress", 5 * kills
     progress.write_text("0")
     chance = random.Random(4)
     config = place.spec(fsync=True, compact_after=5)

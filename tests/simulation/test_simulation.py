@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.bugs import BUGS
+from tests.simulation.regressions import REGRESSIONS
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +24,7 @@ def simulate(*arguments: str) -> tuple[int, str]:
 
 
 def test_drawn_histories_break_no_rule() -> None:
-    code, told = simulate("--histories", "60", "--seed", "0")
+    code, told = simulate("--histories", "30", "--seed", "0")
     assert code == 0, told
 
 
@@ -40,8 +41,9 @@ def test_histories_that_once_broke_a_rule_break_none() -> None:
 
 
 def test_a_regression_is_found_again_with_its_defect() -> None:
-    code, told = simulate("--regressions", "--bug", "lost query")
-    assert (code, "a stop reaches a new agent" in told) == (1, True), told
+    history = REGRESSIONS["a stop reaches a new agent before it has adopted the query"]
+    code, told = simulate("--history", repr(history), "--bug", "lost query")
+    assert (code, "breaks a rule" in told) == (1, True), told
 
 
 @pytest.mark.long
