@@ -54,7 +54,10 @@ STORES = 8
 NOTIFY_SECONDS = 0.05
 """Seconds between two checks for writes to the store."""
 RESTS = 4.0
-"""Pause between two reads, as a multiple of the last read's duration, unless the next one is due."""
+"""Pause between two reads, as a multiple of the shorter of the last two, unless the next one is due.
+
+One slow read, as when many reports become old at once, does not delay the next.
+"""
 
 
 def look(store_url: str | None = None) -> View:
@@ -81,10 +84,10 @@ def watch(
 ) -> Iterator[View]:
     """Yield snapshots every so many seconds until ``stop`` is set.
 
-    ``at_once``: also right after a write to the store, after a pause of four times the processor time of a read. While
+    ``at_once``: also right after a write to the store, after a pause of four times the processor time of reads. While
     the store is missing or unreachable, the last snapshot is yielded with the ``error``.
     """
-    last = View(at=time.time(), store=resolved_url(store_url))
+    last, cost = View(at=time.time(), store=resolved_url(store_url)), math.inf
     with closing(ChangeNotifier(last.store)) as notifier:
         while not stop.is_set():
             begun, worked = time.monotonic(), time.thread_time()
@@ -95,7 +98,8 @@ def watch(
             except HeadwaterError as error:
                 yield replace(last, error=str(error))
             if at_once:
-                stop.wait(min(every, (time.thread_time() - worked) * RESTS))
+                before, cost = cost, time.thread_time() - worked
+                stop.wait(min(every, min(before, cost) * RESTS))
                 while not (stop.is_set() or notifier.beats() or time.monotonic() - begun > every):
                     stop.wait(NOTIFY_SECONDS)
             else:
@@ -106,6 +110,8 @@ def watch(
 
 Beat = tuple[str, str, float, str | None]
 """Deployment and node, the time of its last report, and why it cannot be reached now."""
+_Report = tuple[float, str | None, ReportRecord]
+"""A node's last report, with the time and the error of its beat."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +185,8 @@ class _Memory:
     samples: dict[Key, Sample] = field(default_factory=dict)
     windows: dict[str, tuple[tuple[Key, ...], Window | None]] = field(default_factory=dict)
     parts: dict[str, _DeploymentPart] = field(default_factory=dict)
-    reports: dict[tuple[str, str], tuple[float, str | None, ReportRecord]] = field(default_factory=dict)
+    reports: dict[str, dict[str, _Report]] = field(default_factory=dict)
+    """The last reports that no sample contains, by deployment and node."""
 
     def read(self, store: Snapshot, name: str | None = None, *, controlled: bool) -> _Read:
         """Read the new rows of all deployments, or of one; return all known data of each.
@@ -275,15 +282,18 @@ class _Memory:
 
     def _said(self, store: Snapshot, beats: Iterable[Beat], sampled: set[str]) -> None:
         """Read the last reports that no sample contains: there is none, or the node is unreachable."""
-        found = {}
-        for name, zone, at, error in beats:
+        found: dict[str, dict[str, _Report]] = {}
+        unread: dict[tuple[str, str], tuple[float, str | None]] = {}
+        for name, node, at, error in beats:
             if error is None and name in sampled:
                 continue
-            before = self.reports.get((name, zone))
+            before = self.reports.get(name, {}).get(node)
             if before is not None and before[:2] == (at, error):
-                found[name, zone] = before
-            elif (report := store.report_of(name, zone)) is not None:
-                found[name, zone] = (at, error, report)
+                found.setdefault(name, {})[node] = before
+            else:
+                unread[name, node] = at, error
+        for (name, node), report in store.reports_of(list(unread)).items():
+            found.setdefault(name, {})[node] = (*unread[name, node], report)
         self.reports = found
 
     def _window(self, name: str, keys: tuple[Key, ...]) -> Window | None:
@@ -304,8 +314,8 @@ class _Memory:
         """Join the newest data: the last sample, and the last reports of nodes that it lacks."""
         newest = self.samples[keys[-1]].progress if keys else Progress(seconds=0.0)
         there = {node_of(u.unit) for u in newest.units}
-        for (own, node), (_, error, report) in self.reports.items():
-            if own == name and node not in there and report.progress is not None:
+        for node, (_, error, report) in self.reports.get(name, {}).items():
+            if node not in there and report.progress is not None:
                 newest = newest.joined(report.progress if error is None else report.progress.unreachable())
         return newest
 

@@ -6,10 +6,10 @@ The caller keeps the rows; this module keeps only the open store.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import and_, func, select, tuple_
 
 from headwater.control import tables as t
 from headwater.control.records import Change, ReportRecord, Sample
@@ -21,6 +21,8 @@ from headwater.core.metrics import Progress
 
 Key = tuple[str, float]
 """A deployment, and a time in seconds since 1970."""
+_KEYS = 400
+"""Keys of two values in a query: SQLite once took 999 values at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +65,17 @@ class Snapshot(StoreReader):
         query = select(column.deployment, column.zone, column.at, column.error)
         return tuple((name, zone, at, error) for name, zone, at, error in self._all(query))
 
-    def report_of(self, name: str, zone: str) -> ReportRecord | None:
-        """Return a node's last report of a deployment."""
-        own = and_(t.reports.c.deployment == name, t.reports.c.zone == zone)
-        row = self._one(select(t.reports).where(own))
-        if row is None:
-            return None
-        progress = load_json(Progress, row.progress, what="a report") if row.progress else None
-        return ReportRecord(node=zone, at=row.at, progress=progress, error=row.error)
+    def reports_of(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], ReportRecord]:
+        """Return the last reports of deployments and nodes, in one query for many of them."""
+        column, found = t.reports.c, {}
+        for begin in range(0, len(keys), _KEYS):
+            mine = tuple_(column.deployment, column.zone).in_(keys[begin : begin + _KEYS])
+            for row in self._all(select(t.reports).where(mine)):
+                progress = load_json(Progress, row.progress, what="a report") if row.progress else None
+                found[row.deployment, row.zone] = ReportRecord(
+                    node=row.zone, at=row.at, progress=progress, error=row.error
+                )
+        return found
 
     def last_changes(self) -> dict[str, Change]:
         """Return the newest change of each deployment."""

@@ -18,6 +18,7 @@ from sqlalchemy import Engine, delete, event, insert, update
 from headwater.adapt.slo import SLO
 from headwater.app import observe, pools
 from headwater.app.view import Status, UnitSeen, View
+from headwater.control import snapshot
 from headwater.control import tables as t
 from headwater.control.lifecycle import WAYS, Phase
 from headwater.control.notify import ChangeNotifier
@@ -323,3 +324,40 @@ def test_a_plan_that_is_gone_leaves_the_rest(store: Store) -> None:
         )
     view = observe.look(store.where)
     assert [d.name for d in view.deployments] == ["d0", "lost"] and view.deployments[1].units == 0
+
+
+def test_many_old_reports_are_read_in_few_queries(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "_KEYS", 5)
+    plans = crowd.fill(store, 30, 4, samples=0)
+    crowd.tell(store, plans, 1000.0, at=time.time() - 2 * observe.RECENT)
+    with queries() as asked:
+        units = list(observe.look(store.where).units)
+    nodes = len({(unit.deployment, unit.zone) for unit in units})
+    assert nodes > 10 and {unit.status for unit in units} == {"unreachable"}
+    assert sum("FROM headwater_reports" in one and "progress" in one for one in asked) == -(-nodes // 5)
+
+
+def test_one_slow_read_does_not_delay_the_next(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waits(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            return super().wait(0)
+
+    waits: list[float] = []
+    works = iter((0.0, 0.2, 0.2, 0.0))
+
+    def look(store_url: str | None = None) -> View:
+        until = time.thread_time() + next(works)
+        while time.thread_time() < until:
+            pass
+        return view
+
+    view = observe.look(store.where)
+    monkeypatch.setattr(observe, "look", look)
+    monkeypatch.setattr(ChangeNotifier, "beats", lambda notifier: True)
+    seen, pauses = observe.watch(store.where, every=60.0, at_once=True, stop=Waits()), []
+    for _ in range(4):
+        next(seen)
+        pauses.append(waits[-1] if waits else 0.0)
+    # The first value is from before the first pause.
+    assert pauses[1] < 0.2 * observe.RESTS and pauses[2] < 0.2 * observe.RESTS <= pauses[3]

@@ -24,7 +24,7 @@ from headwater.web.dashboard.feed import ViewFeed
 from headwater.web.dashboard.rich import Node, Rich, empty, link, node, tag
 from headwater.web.dashboard.sessions import COOKIE, Sessions, Visitor
 
-BEAT = 0.1
+BEAT = 0.05
 """Seconds between two checks for changes."""
 ASKED = 2.0
 """Seconds after which a visitor's access is checked again: a page whose token is revoked gets nothing more."""
