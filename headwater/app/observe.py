@@ -54,10 +54,7 @@ STORES = 8
 NOTIFY_SECONDS = 0.05
 """Seconds between two checks for writes to the store."""
 RESTS = 4.0
-"""Pause between two reads, as a multiple of the shorter of the last two, unless the next one is due.
-
-One slow read, as when many reports become old at once, does not delay the next.
-"""
+"""Pause between two reads, as a multiple of the shorter of the last two: one slow read does not delay the next."""
 
 
 def look(store_url: str | None = None) -> View:

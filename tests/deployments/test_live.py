@@ -39,8 +39,8 @@ def planned(
 ) -> DeploymentPlan:
     """Plan rows cleaned at the edge, level changes kept at the site, and their results in the cloud.
 
-    ``address`` is the Spark of all zones. ``least`` changes the edge's code and not its output; ``also`` adds a sink to the cloud's unit, which
-    changes the unit's name.
+    ``address`` is the Spark of all zones. ``least`` changes the edge's code and not its output; ``also`` adds a sink
+    to the cloud's unit, which changes the unit's name.
     """
     builder = hw.flow(NAME, locations=locations)
     rows = builder.read.json(path, SCHEMA, location_as="location").where(f"v > {least}").named("clean")

@@ -70,9 +70,7 @@ def test_what_befalls_zones_loses_nothing(endpoint: LocalEndpoint, tmp_path: Pat
     assert all(t.num_rows for t in got.values())
 
 
-def test_zones_over_tls_with_a_new_certificate(
-    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path
-) -> None:
+def test_zones_over_tls_with_a_new_certificate(endpoint: LocalEndpoint, spark_address: str, tmp_path: Path) -> None:
     """The certificate of the writer's agent is replaced while rows flow: its reader is told the new fingerprint."""
     source = BoundedSource(tmp_path / "in", {"L1": rows(120, seed=7)["L1"]}, rows_per_file=10)
     f = hw.flow("sealed", locations=["L1"])
