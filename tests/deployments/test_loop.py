@@ -54,7 +54,7 @@ def planned(path: str) -> DeploymentPlan:
 
 
 class Feed(threading.Thread):
-    """Write rows four times a second; their event time is that of the clock."""
+    """Write rows twice a second; their event time is that of the clock."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(daemon=True)
@@ -63,7 +63,7 @@ class Feed(threading.Thread):
 
     def run(self) -> None:
         number = 0
-        while not self._over.wait(0.25):
+        while not self._over.wait(0.5):
             number += 1
             now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
             rows = (
@@ -73,7 +73,7 @@ class Feed(threading.Thread):
                     "k": f"k{n % 3}",
                     "ballast": token_hex(150),
                 }
-                for n in range(25)
+                for n in range(50)
             )
             draft = self._place / f".{number:06d}"
             draft.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
