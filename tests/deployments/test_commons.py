@@ -154,7 +154,7 @@ class World:
         """Replace a text in a running dataflow."""
         self._edits[name] = (before, after)
         joined = pools.plan_submission(
-            self._version(name, self.source.path), CONTINUUM, "team", self.store, update=True
+            self._version(name, self.source.path), self._continuum, "team", self.store, update=True
         )
         self._controller.carry_out(joined.apply().version, kill=self._kill)
         self.since[name] = self.released
