@@ -17,6 +17,7 @@ from headwater.disk.durable import is_fresh, write_atomically
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
 from headwater.plan.content import is_stateful
+from headwater.plan.model import Unit
 from headwater.query.names import lift_file
 from headwater.query.query import Running
 from headwater.query.unit import BEGINNING_OF_TIME, WATERMARK
@@ -50,12 +51,12 @@ class TimeSignals:
                 return
             work.last_batch = newest
             if advances_watermark(checkpoint, newest):
-                self.signal(work, "again-*", f"again-{newest}", BEGINNING_OF_TIME)
+                self.signal(work.unit, "again-*", f"again-{newest}", BEGINNING_OF_TIME)
 
     def end_history(self, work: Work) -> None:
         """Let history that was read to its end no longer hold back a unit's event time; see ``histories``."""
         for given in work.history.signals(_running(work), self._layout.checkpoint(work.spec.unit)):
-            self.signal(work, *given)
+            self.signal(work.unit, *given)
 
     def lift_idle(self, work: Work) -> None:
         """Let idle inputs no longer hold back a unit's event time; see ``idleness``."""
@@ -83,15 +84,15 @@ class TimeSignals:
         for name, lift in lifts.items():
             if name in own:
                 at = datetime.fromtimestamp(row_time(own[name], lift) / 1_000_000, UTC).isoformat()
-                self.signal(work, lift_file(own[name], "*"), lift_file(own[name], lift), at)
+                self.signal(work.unit, lift_file(own[name], "*"), lift_file(own[name], lift), at)
         for operator in {c.operator for c in spec.inputs}:
             of = {c.id: lifts[c.id] for c in spec.inputs if c.operator == operator and c.id in lifts}
             if of:
                 write_lifts(self._layout.members(spec.unit, operator), of)
 
-    def signal(self, work: Work, like: str, name: str, event_time: str) -> None:
+    def signal(self, unit: Unit, like: str, name: str, event_time: str) -> None:
         """Give a unit's query a row with an event time in its control directory; delete old rows of the same kind."""
-        control = self._layout.control(work.unit)
+        control = self._layout.control(unit)
         for old in sorted(control.glob(f"{like}.json"), key=lambda f: f.stat().st_mtime)[:-_AGAIN_KEPT]:
             old.unlink()
         write_atomically(control / f"{name}.json", json.dumps({WATERMARK: event_time}))

@@ -420,7 +420,7 @@ class Units:
         if not self._ended(work, stop) or not self._used_up(work, running, stop):
             return False
         if work.controlled:
-            self.time_signals.signal(work, "end", "end", END_OF_TIME)
+            self.end_time(work.spec)
             if not self._settled(work, running, stop):
                 return False
         running.stop()
@@ -431,6 +431,10 @@ class Units:
         work.finished = True
         self._save(work)
         return True
+
+    def end_time(self, spec: UnitSpec) -> None:
+        """Let the event time of a unit's sources come to its end."""
+        self.time_signals.signal(spec.unit, "end", "end", END_OF_TIME)
 
     def settle(self, unit: str, stop: threading.Event | None = None) -> None:
         """Wait until a unit has processed the input that has arrived so far; raise the error that ended it."""

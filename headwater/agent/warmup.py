@@ -70,7 +70,7 @@ def _warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) 
         _lay_out(units, stand_in, spec, stage, end=to_the_end)
         stand_in.start(stage)
         try:
-            _play(stand_in, unit, to_the_end=to_the_end)
+            _play(stand_in, unit)
         finally:
             stand_in.stop(unit.id)
         units.learn(unit)
@@ -78,15 +78,12 @@ def _warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) 
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _play(stand_in: Units, unit: Unit, *, to_the_end: bool) -> None:
+def _play(stand_in: Units, unit: Unit) -> None:
     enough = threading.Event()
     timer = threading.Timer(_SECONDS, enough.set)
     timer.start()
     try:
-        if to_the_end:
-            stand_in.finish(unit.id, enough)
-        else:
-            stand_in.settle(unit.id, enough)
+        stand_in.settle(unit.id, enough)
     finally:
         timer.cancel()
     running = stand_in[unit.id].running
@@ -139,8 +136,13 @@ def _staged(spec: UnitSpec, place: Path) -> UnitSpec:
 
 
 def _lay_out(units: Units, stand_in: Units, spec: UnitSpec, stage: UnitSpec, *, end: bool) -> None:
-    """Write a sample of an input where the changed spec reads it."""
+    """Write a sample of an input where the changed spec reads it; ``end``: with the end of time, which closes windows.
+
+    The end comes with the rows: one batch reads both, and the next one closes the windows.
+    """
     stand_in.prepare(stage)
+    if end:
+        stand_in.end_time(stage)
     for staged, channel in zip(stage.inputs, spec.inputs, strict=True):
         log = stand_in.channels.log(stage, staged)
         log.create()
