@@ -13,9 +13,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
+from headwater.agent.catchupquery import CatchUpQuery
 from headwater.agent.units import Units
-from headwater.core.errors import HeadwaterError
 from headwater.disk.catchup import CatchUpRecord, read_catch_up, write_catch_up
 from headwater.disk.checkpoint import clear, newest_batch
 from headwater.plan.spec import UnitSpec
@@ -39,16 +40,10 @@ def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Cal
         found = CatchUpRecord(source=source)
     done = newest_batch(checkpoint / "commits")
     _extend(units, spec, replace(found, until=None), early, done)
-    try:
-        running = units.catching_up.get(spec.id)
-        if running is None:
-            running = units.catching_up[spec.id] = units.catch_up(spec)
-        error = running.failure(spec.id)
-    except HeadwaterError as raised:
-        if raised.retryable:
-            raise
-        error = raised  # type: ignore[assignment]
-    if error is not None:
+    query = units.catching_up.get(spec.id)
+    if query is None:
+        query = units.catching_up[spec.id] = CatchUpQuery(spec.id, partial(units.catch_up, spec))
+    if (error := query.error) is not None:
         _LOG.warning("unit %s does not catch up: %s", spec.id, error)
         give_up(units, spec)
         return None
@@ -80,8 +75,9 @@ def release(units: Units, spec: UnitSpec) -> bool:
     if found.until is None:
         give_up(units, spec)
         return False
-    running = units.catching_up.pop(spec.id, None)
-    if running is None or running.failure(spec.id) is not None:
+    query = units.catching_up.pop(spec.id, None)
+    running = query.started() if query is not None else None
+    if running is None:
         return False  # it is started from its checkpoint
     write_catch_up(file, replace(found, released=True))
     units.take_over(spec, running, found.until)
@@ -100,14 +96,18 @@ def give_up(units: Units, spec: UnitSpec) -> None:
 
 
 def _joins(units: Units, spec: UnitSpec, early: Saved) -> bool:
-    """Return whether the batches that another unit has kept follow the last one that a unit has done."""
+    """Return whether the batches that are known of another unit follow the last one that a unit has done."""
     done = newest_batch(units.layout.checkpoint(spec.unit) / "commits")
-    return 0 <= done <= early.batch and (done == early.batch or done + 1 in early.recent)
+    found = read_catch_up(units.layout.catch_up(spec.unit))
+    known = {*early.recent, *(found.batches if found is not None else ())}
+    return 0 <= done <= early.batch and known.issuperset(range(done + 1, early.batch + 1))
 
 
 def _extend(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved, done: int) -> None:
-    """Add the batches that another unit has done meanwhile."""
-    batches: Mapping[int, Mapping[str, str]] = {n: ends for n, ends in saved.recent.items() if n > done}
+    """Add the batches that another unit has done meanwhile: it keeps the newest ones only."""
+    batches: Mapping[int, Mapping[str, str]] = {
+        n: ends for n, ends in {**found.batches, **saved.recent}.items() if n > done
+    }
     wanted = replace(found, batches=batches)
     file = units.layout.catch_up(spec.unit)
     if read_catch_up(file) != wanted:
@@ -118,16 +118,16 @@ def _repeats(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved) -
     """Wait until a unit has repeated the last batch of another one; return whether both stand at the same point."""
     checkpoint = units.layout.checkpoint(spec.unit)
     done = newest_batch(checkpoint / "commits")
-    running = units.catching_up.get(spec.id)
+    query = units.catching_up.get(spec.id)
     if found.until != saved.batch or done != saved.batch:
-        if running is None or not _joins(units, spec, saved):
+        if query is None or not _joins(units, spec, saved):
             return False
         _extend(units, spec, replace(found, until=None), saved, done)
     deadline = time.monotonic() + _PATIENCE
     while (newest := newest_batch(checkpoint / "commits")) < saved.batch:
         if newest > done:
             done, deadline = newest, time.monotonic() + _PATIENCE
-        if time.monotonic() > deadline or running is None or running.failure(spec.id) is not None:
+        if time.monotonic() > deadline or query is None or query.error is not None:
             return False
         time.sleep(_LOOK)
     stands = stood_at(checkpoint, saved.batch)

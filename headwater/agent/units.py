@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headwater.agent.catchupquery import CatchUpQuery
 from headwater.agent.heldoutput import publish_held
 from headwater.agent.resuming import resume, set_state_format
 from headwater.agent.slots import take_slots
@@ -103,7 +104,7 @@ class Units:
         self._ready: dict[str, tuple[UnitSpec, str, CompiledUnit]] = {}
         """Specs of units that were compiled as a check, and the Spark they were compiled for."""
         self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
-        self.catching_up: dict[str, Running] = {}
+        self.catching_up: dict[str, CatchUpQuery] = {}
         """Queries of units that repeat the batches of others, to take over from them."""
         self.warm_ups: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         """Locks by checkpoint: one warm-up per unit at a time."""
@@ -339,7 +340,8 @@ class Units:
 
     def end_catch_up(self, spec: UnitSpec) -> None:
         """End the query of a unit that repeats the batches of another, also one of an earlier agent."""
-        running = self.catching_up.pop(spec.id, None)
+        known = self.catching_up.pop(spec.id, None)
+        running = known.started() if known is not None else None
         if running is not None and self.endpoint.alive:
             self._end_query(spec, running.query)
         elif self.endpoint.alive and self.endpoint.attached and self.get(spec.id) is None:
