@@ -178,7 +178,7 @@ class SimulatedZone:
         self._order(spec)
         return 0
 
-    def save(self, spec: UnitSpec) -> tuple[int, int]:
+    def save(self, spec: UnitSpec, *, sinks: Sequence[str] = ()) -> tuple[int, int]:
         """Report that nothing was kept."""
         self._order(spec)
         return 0, 0

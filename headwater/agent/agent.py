@@ -297,7 +297,8 @@ class Agent:
     def _save(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> dict[str, int]:
         """Save a stopped unit's state where other nodes find it; return its size."""
         with deployed.acting(spec) as units:
-            saved, sent = statetransfer.save(units, spec, self._state_store())
+            sinks = load(tuple[str, ...], body.get("sinks", []), what="the sinks")
+            saved, sent = statetransfer.save(units, spec, self._state_store(), sinks)
         return {"bytes": saved.bytes, "sent": sent}
 
     def _forget(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> bool:

@@ -120,8 +120,8 @@ class AgentClient:
         left = self._order("catch_up", spec, transfer=dump(transfer), saved=list(saved))
         return None if left is None else int(left)
 
-    def save(self, spec: UnitSpec) -> tuple[int, int]:
-        told = self._order("save", spec)
+    def save(self, spec: UnitSpec, *, sinks: Sequence[str] = ()) -> tuple[int, int]:
+        told = self._order("save", spec, sinks=list(sinks))
         return int(told["bytes"]), int(told["sent"])
 
     def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> bool:

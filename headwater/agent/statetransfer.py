@@ -6,10 +6,11 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from headwater.agent import catchup
+from headwater.agent import catchup, memorysinks
 from headwater.agent.units import Units
 from headwater.connectors.sources import name_of_replayed
 from headwater.core.errors import RuntimeFailure, Unavailable
@@ -62,8 +63,8 @@ def preflight(units: Units, spec: UnitSpec, store: StateStore) -> None:
     put_early(checkpoint, name, store)
 
 
-def save(units: Units, spec: UnitSpec, store: StateStore) -> tuple[Saved, int]:
-    """Save a stopped unit's state; return its description, and the bytes sent now."""
+def save(units: Units, spec: UnitSpec, store: StateStore, sinks: Sequence[str] = ()) -> tuple[Saved, int]:
+    """Save a stopped unit's state and the rows of memory sinks; return its description, and the bytes sent now."""
     work = units.get(spec.id)
     if work is not None and work.running is not None and work.unit.checkpoint == spec.unit.checkpoint:
         raise RuntimeFailure("is to be saved while it runs", where=f"unit {spec.id}", hint="stop it first")
@@ -77,7 +78,9 @@ def save(units: Units, spec: UnitSpec, store: StateStore) -> tuple[Saved, int]:
     )
     name = _stored(spec, spec.unit.checkpoint)
     _leave_receipt(units.layout, spec.unit, store, name)
-    sent = store.put(name, files)
+    logs = {sink: memorysinks.files_of(units.layout, spec, sink) for sink in sinks if sink in spec.unit.outputs}
+    saved = replace(saved, sinks={sink: tuple(found) for sink, found in logs.items()})
+    sent = store.put(name, {**files, **{place: file for found in logs.values() for place, file in found.items()}})
     store.note(name, saved)
     return saved, sent
 
@@ -162,6 +165,9 @@ def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[
     """
     names = [_stored(spec, name) if name else "" for name in names]
     found = {source_unit: _known(store, name) for source_unit, name in zip(transfer.source_units, names, strict=True)}
+    memorysinks.take(
+        units.layout, spec, transfer.sinks, store, dict(zip(transfer.source_units, names, strict=True)), found
+    )
     if len(names) == 1 and catchup.take_over(units, spec, names[0], saved := found[transfer.source_units[0]]):
         _write_totals(units, spec, saved)
         _tidy(units, spec)

@@ -189,7 +189,7 @@ class Executor:
             case CatchUp():
                 return self._catch_up(step, spec, port, trying)
             case Save():
-                kept, sent = port.save(spec)
+                kept, sent = port.save(spec, sinks=step.sinks)
                 return Attempt(done=True, note=f"{kept} bytes of state, {sent} of them sent now")
             case Load():
                 if port.load(spec, step.transfer, step.saved):

@@ -268,7 +268,11 @@ class _Ordering:
         catching_up = [c for u in self._by_place(self._plan.units) if (c := self._catch_up(u, going_on)) is not None]
         steps[first:first] = catching_up
         prepared = {c.unit for c in catching_up}
-        steps += [Save(plan=s.plan, unit=key[0]) for key, s in self._source_units()]
+        moved = {(one.unit, one.sink) for transfer in self._transferred.values() for one in transfer.sinks}
+        steps += [
+            Save(plan=s.plan, unit=key[0], sinks=tuple(sorted(sink for unit, sink in moved if unit == key[0])))
+            for key, s in self._source_units()
+        ]
         for unit in self._by_place(map(self._plan.unit, self._transferred)):
             transfer = self._transferred[unit.id]
             if unit.id not in prepared:

@@ -161,8 +161,8 @@ class NodePort(Protocol):
         """
         ...
 
-    def save(self, spec: UnitSpec) -> tuple[int, int]:
-        """Save a stopped unit's state and positions where other nodes find them.
+    def save(self, spec: UnitSpec, *, sinks: Sequence[str] = ()) -> tuple[int, int]:
+        """Save a stopped unit's state and positions where other nodes find them, and the rows of memory ``sinks``.
 
         Returns the bytes of its state, and the bytes that the preflight had not saved.
         """

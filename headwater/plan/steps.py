@@ -141,6 +141,8 @@ class Save(_UnitStep):
     """Save a stopped unit's state and positions where other zones can read them."""
 
     kind: Literal["save"] = "save"
+    sinks: tuple[str, ...] = ()
+    """Memory sinks whose rows are saved, too."""
 
 
 @dataclass(frozen=True, kw_only=True)

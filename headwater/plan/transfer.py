@@ -7,11 +7,12 @@ channels that end, so every operator has seen the same input.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from headwater.core.errors import DeploymentError
 from headwater.dataflow import stateful
+from headwater.dataflow.sinks import MemorySink
 from headwater.dataflow.sources import BridgedSource
 from headwater.plan.content import own_sources
 from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
@@ -78,6 +79,16 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SinkTransfer:
+    """A memory sink whose rows so far a new unit takes over from a unit of another place."""
+
+    sink: str
+    unit: str
+    alone: bool = False
+    """Whether nothing else of that unit is taken over: its event time does not count."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StateTransfer:
     """Everything that one new unit takes over. Units are named by id; source units by the id in the running plan."""
 
@@ -90,6 +101,8 @@ class StateTransfer:
     """Spark's numbers of scans without state so far: they start empty."""
     counted: tuple[str, ...] = ()
     """Source units whose count of late rows this unit continues: exactly one unit does."""
+    sinks: tuple[SinkTransfer, ...] = ()
+    """Memory sinks whose rows go to this unit, from its source units."""
 
 
 _NAMED = 3
@@ -127,6 +140,8 @@ class TransferPlanner:
         if not source_units:
             return None
         readings = [self._opened(r, unread[r.operator], source_units) for r in readings]
+        sinks = tuple(self._sinks(unit, source_units))
+        source_units |= {one.unit for one in sinks}
         taken = {s.operator for s in shares}
         fresh = [
             k.operator for k in kept if k.operator not in taken | self._begin and not self._given_up(unit, k.operator)
@@ -144,7 +159,24 @@ class TransferPlanner:
             readings=tuple(readings),
             fresh=tuple(sorted({k.number for k in first})),
             counted=self._counted(shares),
+            sinks=sinks,
         )
+
+    def _sinks(self, unit: Unit, source_units: Iterable[str]) -> Iterator[SinkTransfer]:
+        """Yield the memory sinks whose rows a unit takes: of several units with a sink the first one does."""
+        sinks = [o for o in unit.outputs if isinstance(self._new.dataflow[o], MemorySink)]
+        known = frozenset(source_units)
+        for old in self._old.serving(unit.locations) if sinks else ():
+            for sink in sinks:
+                if sink not in old.outputs or self._keeps_sink(old, sink):
+                    continue
+                heirs = [v for v in self._new.serving(old.locations) if sink in v.outputs]
+                if heirs and heirs[0] == unit:
+                    yield SinkTransfer(sink=sink, unit=old.id, alone=old.id not in known)
+
+    def _keeps_sink(self, old: Unit, sink: str) -> bool:
+        """Return whether some unit goes on with a sink in its present place."""
+        return any(sink in u.outputs and (u.node, u.suffix) == (old.node, old.suffix) for u in self._new.units)
 
     def _counted(self, shares: Iterable[OperatorTransfer]) -> tuple[str, ...]:
         """Return the source units of which these shares have the first part of the first operator's state."""

@@ -131,7 +131,8 @@ class _Assembly:
     """Source units that have ever run a batch."""
 
     def __post_init__(self) -> None:
-        self.known = {d: s for d, s in self.found.items() if s.batch >= 0}
+        alone = {one.unit for one in self.transfer.sinks if one.alone}
+        self.known = {d: s for d, s in self.found.items() if s.batch >= 0 and d not in alone}
 
     def put_together(self, places: Sequence[InputPosition]) -> Saved:
         """Assemble state and logs."""

@@ -45,6 +45,8 @@ class Saved:
     outputs: Mapping[str, int] = field(default_factory=dict)
     """End positions of the channels that it writes."""
     files: tuple[str, ...] = ()
+    sinks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Files of memory sinks, by sink: of their logs."""
     bytes: int = 0
     rows_in: int = 0
     late_rows: int = 0

@@ -248,7 +248,7 @@ class SimulatedNode:
                 raise RuntimeFailure("is to catch up before it was prepared", where=spec.id, hint="prepare it first")
             return 0
 
-    def save(self, spec: UnitSpec) -> tuple[int, int]:
+    def save(self, spec: UnitSpec, *, sinks: Sequence[str] = ()) -> tuple[int, int]:
         """Save a stopped unit's state for other units."""
         with self._called("save", spec) as world:
             stored = world["units"].get(_key(spec))

@@ -10,6 +10,7 @@ import pytest
 import headwater as hw
 from headwater.app import deployments
 from headwater.continuum.model import Continuum
+from headwater.plan.build import build, in_layers
 from headwater.plan.deployment import Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.broker import LocalBroker
@@ -47,11 +48,19 @@ def planned(path: str, broker: str | None, first_in_cloud: str, *cuts: Edge) -> 
     return lifted(builder.build(), continuum, first_in_cloud, *cuts)
 
 
+def below(path: str, broker: str) -> DeploymentPlan:
+    """Plan all at the edge, with the sink."""
+    plan = planned(path, broker, "counted", ("clean", "counted"))
+    layers = dict.fromkeys(plan.dataflow.order, "edge")
+    decided = in_layers(plan.dataflow, plan.continuum, layers, cuts=frozenset([("clean", "counted")]))
+    return build(plan.dataflow, plan.continuum, decided)
+
+
 @pytest.mark.long
 def test_a_channel_comes_to_a_broker_when_its_reader_moves(
     broker: LocalBroker, endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
 ) -> None:
-    source = BoundedSource(tmp_path / "in", {"L1": rows(240, seed=9)["L1"]}, rows_per_file=10)
+    source = BoundedSource(tmp_path / "in", {"L1": rows(360, seed=9)["L1"]}, rows_per_file=10)
     store, released, at = str(tmp_path / "store.db"), iter(source.release()), broker.address
     cut: Edge = ("clean", "counted")
     changes = [
@@ -61,6 +70,8 @@ def test_a_channel_comes_to_a_broker_when_its_reader_moves(
         planned(source.path, at, "list", cut),  # the channel below them alone goes to the broker
         planned(source.path, at, "counted", cut),  # the unit with Kafka channels and the memory sink moves
         planned(source.path, at, "list", cut),
+        below(source.path, at),  # the memory sink goes to the edge, with its rows
+        planned(source.path, at, "counted", cut),
     ]
     count = 0
     for plan in changes:
