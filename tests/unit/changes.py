@@ -19,7 +19,7 @@ from headwater.plan.diff import PlanDiff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_to
-from headwater.plan.steps import CanarySettings, Step, UnitStatuses, begun, done, unit_statuses_of
+from headwater.plan.steps import CanarySettings, CatchUp, Step, UnitStatuses, begun, done, unit_statuses_of
 from headwater.testing.nodes import SimulatedNodes
 
 ACME = Continuum.from_yaml(Path(__file__).parents[2] / "examples/acme/continuum.yaml")
@@ -108,8 +108,9 @@ def carry_out(
     for step in steps:
         plan = plans[step.plan]
         unit_statuses = begun(step, unit_statuses, plan)
+        source = plans[step.source_plan] if isinstance(step, CatchUp) else None
         for _ in range(20):
-            if executor.attempt(step, plan).done:
+            if executor.attempt(step, plan, source=source).done:
                 break
         else:
             raise AssertionError(f"never done: {step}")
