@@ -28,6 +28,7 @@ from headwater.cli import (
     share,
     simulate,
     slo,
+    start,
     top,
     whatif,
 )
@@ -106,6 +107,7 @@ placing.register(app)
 slo.register(app)
 share.register(app)
 simulate.register(app)
+start.register(app)
 top.register(app)
 whatif.register(app)
 

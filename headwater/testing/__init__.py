@@ -8,6 +8,7 @@ from headwater.testing.bounded import KILL, PAUSE, STOP, BoundedSource, Item, Ki
 from headwater.testing.compare import Difference, NotEquivalent, compare
 from headwater.testing.datasources import NotConformant, check_sink, check_source
 from headwater.testing.link import CutLink
+from headwater.testing.localspark import local_spark
 from headwater.testing.oracle import OracleOutcome, batch_result, check_equivalent, run_to_end
 from headwater.testing.zones import ZoneRun
 
@@ -31,5 +32,6 @@ __all__ = [
     "check_sink",
     "check_source",
     "compare",
+    "local_spark",
     "run_to_end",
 ]
