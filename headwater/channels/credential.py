@@ -25,6 +25,8 @@ from headwater.core.errors import Denied, DeploymentError
 TOKEN_ENV = "HEADWATER_TOKEN"
 TOKEN_FILE_ENV = "HEADWATER_TOKEN_FILE"
 LEAST_BITS = 128
+CREDENTIAL_MARK = "hwz1:"
+"""Beginning of an agent's credential; a site secret begins in another way."""
 MAKE = "make one with `headwater token --new`"
 
 _FORM = re.compile(r"[!-+\--~]+")  # printable ASCII without blank and comma
@@ -166,7 +168,7 @@ def has_token() -> bool:
 def own_credential(node: str, environment: Mapping[str, str] | None = None) -> tuple[ZoneCredential, bool]:
     """Return an agent's credential, and whether it was derived from the site secret."""
     text, where = read_token(environment)
-    if not text.startswith("hwz1:"):
+    if not text.startswith(CREDENTIAL_MARK):
         return SiteSecret.parse(text, where=where).of(node), True
     keys = []
     for part in text.split(","):
@@ -187,7 +189,7 @@ def own_credential(node: str, environment: Mapping[str, str] | None = None) -> t
 
 def check_secret(secret: str, *, where: str) -> None:
     """Raise DeploymentError for a secret that is shorter than 128 bits, or of other characters than it may have."""
-    if secret.startswith("hwz1:"):
+    if secret.startswith(CREDENTIAL_MARK):
         raise DeploymentError(
             "it is the credential of one zone, and the site secret is needed here", where=where, hint=MAKE
         )

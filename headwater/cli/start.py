@@ -1,4 +1,4 @@
-"""The command with which a project begins. Thin, as ``headwater.cli`` is."""
+"""Commands with which one begins: init, doctor. Thin, as ``headwater.cli`` is."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from headwater.cli.control import Home
 from headwater.cli.out import Json, print_json, say
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command()(init)
+    for command in (init, doctor):
+        app.command()(command)
 
 
 def init(
@@ -31,3 +33,32 @@ def init(
         typer.echo(file)
     say(f"run it: cd {directory} && headwater run flow.py -c continuum.yaml --until-drained")
     say("test it: pytest")
+
+
+def doctor(
+    continuum: Annotated[
+        Path | None, typer.Option("--continuum", "-c", help="Zones whose agents are asked.", show_default=False)
+    ] = None,
+    home: Home = Path(".headwater"),
+    as_json: Json = False,
+) -> None:
+    """Examine this host: what a run needs, what is there, and the next step where something is missing.
+
+    Exit code 7 where something is missing that a run needs.
+    """
+    from headwater.app import doctor as examining
+    from headwater.continuum.model import Continuum
+    from headwater.core.errors import Unavailable
+
+    known = Continuum.from_yaml(continuum) if continuum else None
+    findings = []
+    for finding in examining.examined(home, known):
+        findings.append(finding)
+        if not as_json:
+            typer.echo(f"{finding.state:8} {finding.check}: {finding.text}")
+            if finding.hint:
+                typer.echo(f"{'':8}   -> {finding.hint}")
+    if as_json:
+        print_json(findings)
+    if not examining.is_complete(findings):
+        raise typer.Exit(Unavailable.exit_code)

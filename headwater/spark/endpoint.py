@@ -545,7 +545,7 @@ def find_java() -> Path:
     candidates += [str(p) for p in sorted(Path("/usr/lib/jvm").glob("*"), reverse=True)]
     seen: list[str] = []
     for home in dict.fromkeys(c for c in candidates if c):
-        version = _java_version(Path(home))
+        version = java_version(Path(home))
         if version is not None and version >= JAVA:
             return Path(home)
         if version is not None:
@@ -562,7 +562,8 @@ def _home_of(java: str | None) -> str | None:
     return str(Path(java).resolve().parents[1]) if java else None
 
 
-def _java_version(home: Path) -> int | None:
+def java_version(home: Path) -> int | None:
+    """Return the version of the Java in a home; None where there is none."""
     java = home / "bin" / "java"
     if not java.exists():
         return None

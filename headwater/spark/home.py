@@ -132,17 +132,37 @@ def spark_home(directory: Path, java: Path, pyspark: Path, *, lean: bool = False
 
     ``lean``: with the jars alone that units use.
     """
-    jars = [jar for jar in sorted((pyspark / "jars").iterdir()) if not lean or is_used(jar.name)]
-    if os.environ.get(OFF) != "off":
+    jars = _jars(pyspark, lean=lean)
+    if (cache := _cache()) is not None:
         try:
-            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater" / "spark"
-            cache.mkdir(0o700, parents=True, exist_ok=True)
-            # A class in an archive of another user would be that user's code.
-            if cache.stat().st_uid == os.getuid() and not cache.stat().st_mode & 0o022:
-                return SparkHome(_make(cache / _key(java, jars), pyspark, jars), shared=True)
-        except (OSError, RuntimeError):  # a read-only disk, or a user without a home
+            return SparkHome(_make(cache / _key(java, jars), pyspark, jars), shared=True)
+        except OSError:  # a full disk
             pass
     return SparkHome(_make(directory / "home", pyspark, jars), shared=False)
+
+
+def own_archive(java: Path, pyspark: Path) -> Path | None:
+    """Return the archive of usual servers, which may not be made yet; None where homes are not shared."""
+    cache = _cache()
+    return None if cache is None else SparkHome(cache / _key(java, _jars(pyspark, lean=False)), shared=True).archive
+
+
+def _jars(pyspark: Path, *, lean: bool) -> list[Path]:
+    return [jar for jar in sorted((pyspark / "jars").iterdir()) if not lean or is_used(jar.name)]
+
+
+def _cache() -> Path | None:
+    """Return the user's directory of homes; None where it is off, cannot be made, or others may write into it."""
+    if os.environ.get(OFF) == "off":
+        return None
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater" / "spark"
+        cache.mkdir(0o700, parents=True, exist_ok=True)
+        # A class in an archive of another user would be that user's code.
+        own = cache.stat().st_uid == os.getuid() and not cache.stat().st_mode & 0o022
+    except (OSError, RuntimeError):  # a read-only disk, or a user without a home
+        return None
+    return cache if own else None
 
 
 def _key(java: Path, jars: Iterable[Path]) -> str:

@@ -7,22 +7,21 @@ A Spark's core time is attributed to its units in proportion to the duration of 
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import psutil
 
 from headwater.continuum.model import Host
 from headwater.core.metrics import HostProgress
 from headwater.query.query import Running
+from headwater.spark.cores import cpus_of, quota_of
 from headwater.spark.endpoint import Endpoint
 from headwater.spark.sparks import Sparks
 
-_CGROUPS = Path("/sys/fs/cgroup")
 _SEEK = 5.0  # seconds between two searches for new processes; their time in between is not lost
 _WEIGH = 30.0  # seconds between two sums of shared memory: the system walks through all pages of each process
 _SAMPLES = 600  # samples kept: a batch that takes longer gets less than its share
@@ -87,38 +86,6 @@ def since(samples: Sequence[tuple[float, float]], begin: float) -> float:
     return newest - samples[0][1]
 
 
-def quota(text: str) -> float | None:
-    """Read a cgroup's ``cpu.max``: how many cores it may use; None where there is no limit.
-
-    >>> quota("150000 100000"), quota("max 100000")
-    (1.5, None)
-    """
-    words = text.split()
-    try:
-        return int(words[0]) / int(words[1])
-    except (ValueError, IndexError, ZeroDivisionError):
-        return None
-
-
-def quota_of(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> float | None:
-    """Return the least quota of a process's cgroups (version 2), in cores; None where there is no limit."""
-    try:
-        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    path = next((line[3:] for line in lines if line.startswith("0::/")), None)
-    if path is None:
-        return None
-    inner = PurePosixPath(path.lstrip("/"))
-    found = []
-    for place in (inner, *inner.parents):
-        try:
-            found.append(quota((cgroups / place / "cpu.max").read_text()))
-        except OSError:
-            continue
-    return min((q for q in found if q is not None), default=None)
-
-
 # ---------------------------------------------------------------- one Spark
 
 
@@ -152,7 +119,7 @@ class Meter:
         if not tree:
             self.seen = None
             return
-        cpus = _cpus_of(roots[0])
+        cpus = cpus_of(roots[0])
         busy = _busy(cpus)
         self._all += max(0.0, busy - self._busy) if self._busy is not None else 0.0
         self._busy = busy
@@ -259,14 +226,6 @@ def pss_of(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int | None:
             continue
         found += [int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")]
     return sum(found) if found else None
-
-
-def _cpus_of(pid: int) -> frozenset[int]:
-    """Return the cpus that a process may use; all where the system does not report them."""
-    try:
-        return frozenset(os.sched_getaffinity(pid))
-    except (AttributeError, OSError):
-        return frozenset(range(psutil.cpu_count() or 1))
 
 
 def _busy(cpus: Collection[int]) -> float:

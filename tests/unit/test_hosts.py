@@ -14,7 +14,8 @@ import pytest
 
 from headwater.continuum.model import Host
 from headwater.query.query import Batch, Running
-from headwater.spark.hosts import CpuClock, HostMeter, Meter, Process, pss_of, quota, quota_of, since
+from headwater.spark.cores import quota, quota_of
+from headwater.spark.hosts import CpuClock, HostMeter, Meter, Process, pss_of, since
 
 HOST = Host("host", "zone")
 SERVER, ZYGOTE, WORKER, OTHER = (1, 1.0), (2, 1.0), (3, 2.0), (3, 9.0)
