@@ -407,9 +407,9 @@ class Agent:
                     if time.monotonic() - saved > _SAVE:
                         deployed.save()
                 except HeadwaterError as error:
-                    _LOG.warning("%s: %s", deployed.name, error)
+                    _LOG.warning("%s: %s", deployed.name, error, extra={"deployment": deployed.name})
                 except Exception:  # the watching thread must survive any error
-                    _LOG.exception("deployment %s", deployed.name)
+                    _LOG.exception("deployment %s", deployed.name, extra={"deployment": deployed.name})
             self._end_idle_spark()
             self._look_at_hosts()
             if time.monotonic() - saved > _SAVE:

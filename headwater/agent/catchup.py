@@ -44,7 +44,7 @@ def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Cal
     if query is None:
         query = units.catching_up[spec.id] = CatchUpQuery(spec.id, partial(units.catch_up, spec))
     if (error := query.error) is not None:
-        _LOG.warning("unit %s does not catch up: %s", spec.id, error)
+        _LOG.warning("unit %s does not catch up: %s", spec.id, error, extra=spec.named)
         give_up(units, spec)
         return None
     return early.batch - newest_batch(checkpoint / "commits")
@@ -136,5 +136,6 @@ def _repeats(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved) -
         n: json.loads(at) for n, at in saved.sources.items()
     }
     if not same:
-        _LOG.warning("unit %s does not stand where the unit that it replaces stopped: its state is loaded", spec.id)
+        text = "unit %s does not stand where the unit that it replaces stopped: its state is loaded"
+        _LOG.warning(text, spec.id, extra=spec.named)
     return same

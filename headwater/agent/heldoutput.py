@@ -52,7 +52,8 @@ def try_to_publish(spec: UnitSpec, layout: Layout, *, everything: bool = True) -
     try:
         publish_held(spec, layout, everything=everything)
     except (OSError, ChannelError) as error:
-        _LOG.warning("unit %s: files that wait in its sinks are not published: %s", spec.id, error)
+        text = "unit %s: files that wait in its sinks are not published: %s"
+        _LOG.warning(text, spec.id, error, extra=spec.named)
 
 
 def _held_back(spec: UnitSpec, layout: Layout) -> list[dict[str, Any]]:

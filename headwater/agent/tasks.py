@@ -570,7 +570,7 @@ class NodeTasks:
                 away = isinstance(error, WaitsForBroker)
                 wait = _AGAIN if away else min(_AGAIN_MOST, _AGAIN * 2**failures.count)
                 self._failures[unit.id] = failures = _Failures(failures.count + 1, now, now + wait, error)
-                _LOG.warning("unit %s failed: %s", unit.id, error)
+                _LOG.warning("unit %s failed: %s", unit.id, error, extra=spec.named)
             if isinstance(error, UserCodeError) or now < failures.due:
                 return  # an error in the user's code would occur again: the unit waits for a new order
         elif work is not None and (work.finished or (work.refused is not None and now < failures.due)):
@@ -582,7 +582,7 @@ class NodeTasks:
             failures.due = time.monotonic() + _AGAIN
         except DeploymentError as error:  # the other units go on
             self._failures[unit.id] = _Failures(failures.count + 1, now, now + _AGAIN_MOST)
-            _LOG.warning("unit %s is not started: %s", unit.id, error)
+            _LOG.warning("unit %s is not started: %s", unit.id, error, extra=spec.named)
 
     def running(self) -> list[Running]:
         """Return the running units."""

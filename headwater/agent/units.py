@@ -402,9 +402,8 @@ class Units:
                 try:
                     self._save_running(work)
                 except OSError as error:  # a full disk; the query starts again all the same
-                    _LOG.warning(
-                        "%s: its totals are not saved, and go back to the last saved ones: %s", work.unit.id, error
-                    )
+                    text = "%s: its totals are not saved, and go back to the last saved ones: %s"
+                    _LOG.warning(text, work.unit.id, error, extra={"unit": work.unit.id, "epoch": work.unit.epoch})
                 work.running = None
 
     def forget(self, unit: Unit) -> None:

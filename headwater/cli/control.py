@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from headwater.cli import bounds, complete
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
-from headwater.cli.out import Json, print_json, print_line, say
+from headwater.cli.out import Json, LogLines, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Rewrite, Strategy, WeightsOf, WithoutRules
 from headwater.cli.serve import (
     ComputeLimit,
@@ -230,6 +231,7 @@ def up(
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls: Tls = None,
+    log_format: LogLines = "text",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print messages as JSON on standard output, one object per line.")
     ] = False,
@@ -250,8 +252,11 @@ def up(
     from headwater.agent.agents import SETTINGS
     from headwater.app import deployments
     from headwater.continuum.model import Continuum
+    from headwater.core.logs import begin_logging
     from headwater.core.quantity import parse_duration
 
+    if log_format == "json":
+        begin_logging(log_format)
     known = Continuum.from_yaml(continuum) if continuum else None
     nodes, zones = (known.nodes, known.zones) if known else ((), ())
     spark = spark_settings(packages, conf, conf_file)
@@ -271,6 +276,8 @@ def up(
     def tell(text: str) -> None:
         if as_json:
             print_line({"at": time.time(), "text": text})
+        elif log_format == "json":
+            logging.info(text)
         else:
             say(text)
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+LogLines = Annotated[
+    Literal["text", "json"],
+    typer.Option(
+        "--log-format",
+        envvar="HEADWATER_LOG_FORMAT",
+        help="Messages on standard error as text, or as JSON, one object per line.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli import bounds, complete
-from headwater.cli.out import print_line
+from headwater.cli.out import LogLines, print_line
 from headwater.cli.serve import Tls, TlsCertificate, TlsKey
 from headwater.cli.signals import STOPS, SignalEvent, on_signals
 from headwater.cli.sparkoptions import Conf, ConfFile, Packages, Quick, spark_settings
@@ -136,6 +136,7 @@ def zone(
         bool,
         typer.Option("--stand-in", help="Accept every requirement of the plan, for tests."),
     ] = False,
+    log_format: LogLines = "text",
     as_json: Annotated[bool, typer.Option("--json", help="Print its address as a line of JSON.")] = False,
 ) -> None:
     """Run the agent of a zone, or of a host that has an address of its own: its Spark, units and links.
@@ -155,13 +156,14 @@ def zone(
     from headwater.channels.credential import own_credential
     from headwater.channels.logserver import LogServer
     from headwater.core.address import PLAIN, TLS, is_loopback
+    from headwater.core.logs import begin_logging
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
     from headwater.disk.durable import make_directory, write_atomically
     from headwater.disk.settings import ChannelSettings, UnitSettings
     from headwater.spark.sparks import Sparks
     from headwater.tls.listener import clear_text_warning, listener_tls
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    begin_logging(log_format, zone=name)
     directory = directory.resolve()
     make_directory(directory)
     credential, derived = own_credential(name)
@@ -191,6 +193,7 @@ def zone(
         permissions=permissions,
         reserved=[*(keep_from or ()), *(file for file in (tls_cert, tls_key, conf_file) if file is not None)],
     )
+    tell: Callable[[str], None] = logging.info if log_format == "json" else typer.echo
     host = listen.rpartition(":")[0]
     with _only_agent(directory):
         secured = listener_tls(
@@ -203,6 +206,14 @@ def zone(
         warning = clear_text_warning(host) if secured is None else None
         if warning:
             logging.warning("this agent listens at %s %s", address, warning)
+        done = SignalEvent()
+        how: list[int] = []
+
+        def end(number: int) -> None:
+            how.append(number)
+            done.set()
+
+        on_signals((*STOPS, signal.SIGHUP), end)
         agent.begin()
         record = {
             "node": name,
@@ -214,19 +225,11 @@ def zone(
         if as_json:
             print_line(record)
         else:
-            typer.echo(f"{name} listens at {address}{f', certificate {secured.fingerprint}' if secured else ''}")
-        done = SignalEvent()
-        how: list[int] = []
-
-        def end(number: int) -> None:
-            how.append(number)
-            done.set()
-
-        on_signals((*STOPS, signal.SIGHUP), end)
+            tell(f"{name} listens at {address}{f', certificate {secured.fingerprint}' if secured else ''}")
         done.wait()
         units = signal.SIGTERM in how
         if not as_json:
-            typer.echo("ending with its units" if units else "ending; its units keep running")
+            tell("ending with its units" if units else "ending; its units keep running")
         agent.end(units=units)
         closing = threading.Thread(target=server.shutdown, daemon=True)
         closing.start()

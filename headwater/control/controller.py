@@ -331,7 +331,7 @@ class Controller:
                     self._lost.wait(wait)
                     wait = 0.0
         except Exception:  # a defect: the other deployments go on, and this one is not tried without a pause
-            _LOG.exception("deployment %s", name)
+            _LOG.exception("deployment %s", name, extra={"deployment": name})
             wait = IDLE
         finally:
             with self._acting.woken:

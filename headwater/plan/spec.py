@@ -72,6 +72,11 @@ class UnitSpec:
     def id(self) -> str:
         return self.unit.id
 
+    @property
+    def named(self) -> Mapping[str, object]:
+        """What a log message about the unit names."""
+        return {"deployment": self.deployment, "unit": self.id, "epoch": self.unit.epoch}
+
     @cached_property
     def requires(self) -> Requirement:
         """The requirements of all the unit's operators on a host."""
