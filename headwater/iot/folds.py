@@ -9,7 +9,6 @@ Formulas and parameters are those of RIoTBench (Shukla, Chaturvedi, Simmhan 2017
 from __future__ import annotations
 
 import base64
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from datetime import UTC
@@ -17,6 +16,7 @@ from typing import Any
 
 from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
+from headwater.iot import hyperloglog
 from headwater.sql.lexer import quoted
 
 KEYS = ("id", "obs")
@@ -127,27 +127,18 @@ def distinct_count(
 
     By default of an observation, and a location.
 
-    LogLog (Durand, Flajolet 2003): 0.39701 m 2^mean; while registers are empty, linear counting:
-    m ln(m / empty). The standard error is 1.3 / sqrt(m).
+    HyperLogLog (Flajolet et al. 2007) with the estimate of Ertl 2017: the standard error is 1.04 / sqrt(2^``buckets``)
+    of the number, for few and for many; with ``buckets`` below 7, up to a sixth more.
     """
     if not 4 <= buckets <= 16:
         raise DataflowError(f"buckets={buckets}", where="distinct_count", hint="give 4 to 16, the exponent of two")
     _is_new(readings, into)
-    registers = 1 << buckets
 
     def counted(state: str, row: Row) -> tuple[str, Row]:
-        ranks = bytearray(base64.b64decode(state)) if state else bytearray(registers)
+        registers = bytearray(base64.b64decode(state)) if state else bytearray(1 << buckets)
         if row[of] is not None:
-            hashed = int.from_bytes(hashlib.sha1(str(row[of]).encode()).digest()[:8])
-            place, rest = hashed & (registers - 1), hashed >> buckets
-            rank = (64 - buckets) - rest.bit_length() + 1
-            ranks[place] = max(ranks[place], rank)
-        empty = ranks.count(0)
-        if empty:
-            estimate = registers * math.log(registers / empty)
-        else:
-            estimate = 0.39701 * registers * 2 ** (sum(ranks) / registers)
-        return base64.b64encode(bytes(ranks)).decode(), {**row, into: estimate}
+            hyperloglog.observe(registers, str(row[of]))
+        return base64.b64encode(registers).decode(), {**row, into: hyperloglog.estimate(registers)}
 
     keys = keys_of(readings, keys, ("obs",))
     return _scan(readings, counted, f"{readings.schema.text}, {quoted(into)} double", keys, "")
