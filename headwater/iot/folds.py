@@ -28,7 +28,7 @@ def interpolate(
     readings: Stream, *, window: int = 5, keys: Sequence[str] | None = None, value: str = "value"
 ) -> Stream:
     """Replace a NULL by the mean of the last ``window`` non-NULL readings; 0: leave it NULL."""
-    _at_least("window", window, 0)
+    at_least("window", window, 0)
 
     def interpolated(last: list[float], row: Row) -> tuple[list[float], Row]:
         found = row[value]
@@ -36,7 +36,7 @@ def interpolate(
             return [*last, found][-window:] if window else [], row
         return last, {**row, value: math.fsum(last) / len(last) if last else None}
 
-    return _scan(readings, interpolated, readings.schema.text, keys, [])
+    return scan_readings(readings, interpolated, readings.schema.text, keys, [])
 
 
 def kalman(
@@ -63,14 +63,14 @@ def kalman(
         estimate += gain * (measured - estimate)
         return [estimate, (1 - gain) * error], {**row, value: estimate}
 
-    return _scan(readings, filtered, readings.schema.text, keys, [0.0, estimated_error])
+    return scan_readings(readings, filtered, readings.schema.text, keys, [0.0, estimated_error])
 
 
 def block_average(
     readings: Stream, *, size: int = 10, keys: Sequence[str] | None = None, value: str = "value"
 ) -> Stream:
     """Return one row for ``size`` readings: the last of them, with their mean. NULL does not count."""
-    _at_least("size", size, 1)
+    at_least("size", size, 1)
 
     def averaged(block: list[float], row: Row) -> tuple[list[float], Row | None]:
         if row[value] is None:
@@ -80,7 +80,7 @@ def block_average(
             return block, None
         return [], {**row, value: math.fsum(block) / size}
 
-    return _scan(readings, averaged, readings.schema.text, keys, [])
+    return scan_readings(readings, averaged, readings.schema.text, keys, [])
 
 
 def sliding_regression(
@@ -96,8 +96,8 @@ def sliding_regression(
 
     The first row is the reading that completes the first ``train``. NULL does not count.
     """
-    _at_least("train", train, 2)
-    _at_least("predict", predict, 1)
+    at_least("train", train, 2)
+    at_least("predict", predict, 1)
     _is_new(readings, into)
     middle = (train - 1) / 2
     spread = math.fsum((n - middle) ** 2 for n in range(train))
@@ -112,7 +112,7 @@ def sliding_regression(
         slope = math.fsum((n - middle) * (y - mean) for n, y in enumerate(last)) / spread
         return last, {**row, into: [mean + slope * (train + n - middle) for n in range(predict)]}
 
-    return _scan(readings, forecast, f"{readings.schema.text}, {quoted(into)} array<double>", keys, [])
+    return scan_readings(readings, forecast, f"{readings.schema.text}, {quoted(into)} array<double>", keys, [])
 
 
 def distinct_count(
@@ -141,7 +141,7 @@ def distinct_count(
         return base64.b64encode(registers).decode(), {**row, into: hyperloglog.estimate(registers)}
 
     keys = keys_of(readings, keys, ("obs",))
-    return _scan(readings, counted, f"{readings.schema.text}, {quoted(into)} double", keys, "")
+    return scan_readings(readings, counted, f"{readings.schema.text}, {quoted(into)} double", keys, "")
 
 
 def second_moment(
@@ -157,7 +157,7 @@ def second_moment(
     Alon, Matias, Szegedy 1996: the mean of ``n (2 r - 1)`` over ``tracked`` readings drawn at random from all
     ``n``, each seen ``r`` times since. The draw depends only on ``n``, so it is the same in every run.
     """
-    _at_least("tracked", tracked, 1)
+    at_least("tracked", tracked, 1)
     _is_new(readings, into)
 
     def moment(state: dict[str, Any], row: Row) -> tuple[dict[str, Any], Row]:
@@ -172,7 +172,9 @@ def second_moment(
         estimate = count * math.fsum(2 * seen - 1 for _, seen in sample) / len(sample)
         return {"n": count, "sample": sample}, {**row, into: estimate}
 
-    return _scan(readings, moment, f"{readings.schema.text}, {quoted(into)} double", keys, {"n": 0, "sample": []})
+    return scan_readings(
+        readings, moment, f"{readings.schema.text}, {quoted(into)} double", keys, {"n": 0, "sample": []}
+    )
 
 
 def accumulate(
@@ -184,7 +186,7 @@ def accumulate(
 
     A label consists of ``id`` and ``obs``, if these columns exist.
     """
-    _at_least("size", size, 1)
+    at_least("size", size, 1)
     label = [c for c in KEYS if c in readings.columns]
     keys = keys_of(readings, keys, ())
 
@@ -199,7 +201,7 @@ def accumulate(
 
     kept = ", ".join(f"{quoted(k)} {readings.schema.column(k).type.text}" for k in keys)
     schema = f"{kept + ', ' if kept else ''}{quoted(time)} timestamp, {SERIES}"
-    return _scan(readings, gathered, schema, keys, [])
+    return scan_readings(readings, gathered, schema, keys, [])
 
 
 SERIES = "series array<struct<label:string,at:double,value:double>>"
@@ -219,7 +221,7 @@ def keys_of(readings: Stream, keys: Sequence[str] | None, usual: Sequence[str] =
     return tuple(keys) if keys is not None else (*sorted(readings.shape.located_by), *usual)
 
 
-def _scan(readings: Stream, step: Step, schema: str, keys: Sequence[str] | None, initial: Any) -> Stream:
+def scan_readings(readings: Stream, step: Step, schema: str, keys: Sequence[str] | None, initial: Any) -> Stream:
     time = readings.shape.event_time
     if time is None:
         raise DataflowError(
@@ -229,7 +231,7 @@ def _scan(readings: Stream, step: Step, schema: str, keys: Sequence[str] | None,
     return readings.scan(step, schema, keys=keys, order_by=time.column, initial=initial, keeps_keys=True)
 
 
-def _at_least(name: str, given: int, least: int) -> None:
+def at_least(name: str, given: int, least: int) -> None:
     if given < least:
         raise DataflowError(f"{name}={given}", where="iot", hint=f"give at least {least}")
 
