@@ -21,11 +21,13 @@ from headwater.iot.folds import (
     sliding_regression,
 )
 from headwater.iot.joins import annotate, join_message
+from headwater.iot.newest import predict_newest
 from headwater.iot.plots import plot_lines, svg
 from headwater.iot.predict import classify_tree, estimate_error, predict_linear
 from headwater.iot.senml import PACK, parse_senml, to_senml
 from headwater.iot.sinks import insert_table, publish_mqtt, upload_blobs
 from headwater.iot.tables import look_up, query_range
+from headwater.iot.training import train_linear, train_tree
 from headwater.iot.xmltext import parse_xml
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "parse_xml",
     "plot_lines",
     "predict_linear",
+    "predict_newest",
     "publish_mqtt",
     "query_range",
     "range_filter",
@@ -55,6 +58,8 @@ __all__ = [
     "sliding_regression",
     "svg",
     "to_senml",
+    "train_linear",
+    "train_tree",
     "upload_blobs",
     "zip_files",
 ]
