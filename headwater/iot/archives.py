@@ -8,9 +8,9 @@ import zipfile
 from collections.abc import Sequence
 from typing import Any
 
-from headwater.core.errors import UserCodeError
+from headwater.core.errors import DataflowError, UserCodeError
 from headwater.dataflow.stream import Stream
-from headwater.iot.folds import Row, at_least, keys_of, scan_readings
+from headwater.iot.folds import Row, at_least, keys_of
 from headwater.sql.lexer import quoted
 
 _MOST_BYTES = 16 << 20
@@ -35,6 +35,10 @@ def zip_files(
     at_least("size", size, 1)
     keys = keys_of(rows, keys, ())
     time = rows.shape.event_time
+    if time is None:
+        raise DataflowError(
+            "the files have no event time", where="zip_files", hint=".with_watermark('ts', '10 seconds')"
+        )
     binary = rows.schema.column(content).type.text == "binary"
 
     def gathered(state: dict[str, Any], row: Row) -> tuple[dict[str, Any], Row | None]:
@@ -46,7 +50,6 @@ def zip_files(
             raise UserCodeError("an archive of more than 16 MiB", where="zip_files", hint="give a smaller size")
         if len(files) < size:
             return {"n": state["n"], "files": files}, None
-        assert time is not None
         called = "-".join([archive, *(str(row[k]) for k in keys), str(state["n"])])
         kept = {k: row[k] for k in keys}
         return {"n": state["n"] + 1, "files": []}, {
@@ -54,9 +57,9 @@ def zip_files(
         }  # fmt: skip
 
     kept = "".join(f"{quoted(k)} {rows.schema.column(k).type.text}, " for k in keys)
-    at = quoted(time.column) if time is not None else ""
-    schema = f"{kept}{at} timestamp, name string, content binary"
-    return scan_readings(rows, gathered, schema, keys, {"n": 0, "files": []})
+    schema = f"{kept}{quoted(time.column)} timestamp, name string, content binary"
+    order = [time.column, name]  # files of one time by name, so that the same rows give the same archives
+    return rows.scan(gathered, schema, keys=keys, order_by=order, initial={"n": 0, "files": []}, keeps_keys=True)
 
 
 def archived(files: Sequence[Sequence[str]]) -> bytes:

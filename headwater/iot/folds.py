@@ -36,7 +36,7 @@ def interpolate(
             return [*last, found][-window:] if window else [], row
         return last, {**row, value: math.fsum(last) / len(last) if last else None}
 
-    return scan_readings(readings, interpolated, readings.schema.text, keys, [])
+    return _scan(readings, interpolated, readings.schema.text, keys, [])
 
 
 def kalman(
@@ -63,7 +63,7 @@ def kalman(
         estimate += gain * (measured - estimate)
         return [estimate, (1 - gain) * error], {**row, value: estimate}
 
-    return scan_readings(readings, filtered, readings.schema.text, keys, [0.0, estimated_error])
+    return _scan(readings, filtered, readings.schema.text, keys, [0.0, estimated_error])
 
 
 def block_average(
@@ -80,7 +80,7 @@ def block_average(
             return block, None
         return [], {**row, value: math.fsum(block) / size}
 
-    return scan_readings(readings, averaged, readings.schema.text, keys, [])
+    return _scan(readings, averaged, readings.schema.text, keys, [])
 
 
 def sliding_regression(
@@ -112,7 +112,7 @@ def sliding_regression(
         slope = math.fsum((n - middle) * (y - mean) for n, y in enumerate(last)) / spread
         return last, {**row, into: [mean + slope * (train + n - middle) for n in range(predict)]}
 
-    return scan_readings(readings, forecast, f"{readings.schema.text}, {quoted(into)} array<double>", keys, [])
+    return _scan(readings, forecast, f"{readings.schema.text}, {quoted(into)} array<double>", keys, [])
 
 
 def distinct_count(
@@ -141,7 +141,7 @@ def distinct_count(
         return base64.b64encode(registers).decode(), {**row, into: hyperloglog.estimate(registers)}
 
     keys = keys_of(readings, keys, ("obs",))
-    return scan_readings(readings, counted, f"{readings.schema.text}, {quoted(into)} double", keys, "")
+    return _scan(readings, counted, f"{readings.schema.text}, {quoted(into)} double", keys, "")
 
 
 def second_moment(
@@ -172,9 +172,7 @@ def second_moment(
         estimate = count * math.fsum(2 * seen - 1 for _, seen in sample) / len(sample)
         return {"n": count, "sample": sample}, {**row, into: estimate}
 
-    return scan_readings(
-        readings, moment, f"{readings.schema.text}, {quoted(into)} double", keys, {"n": 0, "sample": []}
-    )
+    return _scan(readings, moment, f"{readings.schema.text}, {quoted(into)} double", keys, {"n": 0, "sample": []})
 
 
 def accumulate(
@@ -201,7 +199,7 @@ def accumulate(
 
     kept = ", ".join(f"{quoted(k)} {readings.schema.column(k).type.text}" for k in keys)
     schema = f"{kept + ', ' if kept else ''}{quoted(time)} timestamp, {SERIES}"
-    return scan_readings(readings, gathered, schema, keys, [])
+    return _scan(readings, gathered, schema, keys, [])
 
 
 SERIES = "series array<struct<label:string,at:double,value:double>>"
@@ -221,7 +219,7 @@ def keys_of(readings: Stream, keys: Sequence[str] | None, usual: Sequence[str] =
     return tuple(keys) if keys is not None else (*sorted(readings.shape.located_by), *usual)
 
 
-def scan_readings(readings: Stream, step: Step, schema: str, keys: Sequence[str] | None, initial: Any) -> Stream:
+def _scan(readings: Stream, step: Step, schema: str, keys: Sequence[str] | None, initial: Any) -> Stream:
     time = readings.shape.event_time
     if time is None:
         raise DataflowError(

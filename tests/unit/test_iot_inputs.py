@@ -127,6 +127,7 @@ def test_agents_see_the_container_and_no_code() -> None:
 
 def test_files_become_archives() -> None:
     operator: Any = iot.zip_files(named(), size=2, content="xml", archive="charts").operator
+    assert operator.order_by == ("ts", "name"), "files of one time have an order"
     step, state, found = operator.function.load(), {"n": 0, "files": []}, []
     for name in ("a.svg", "../a.svg", None, "b.svg", "c.svg", "d.svg"):
         state, out = step(state, {"ts": 1, "name": name, "xml": f"<{name}>"})
