@@ -72,7 +72,6 @@ def parts(document: str | None, paths: list[str], most_bytes: int) -> tuple[list
         return nothing, f"{len(data)} bytes, more than {most_bytes}"
     wanted = dict.fromkeys(paths)
     parser = expat.ParserCreate("UTF-8")  # the text is decoded, whatever its declaration says
-    parser.buffer_text = True
     for event, handler in _handlers(wanted).items():
         setattr(parser, event, handler)
     try:
