@@ -185,6 +185,8 @@ def _uses(operator: Operator, spec: UnitSpec, locations: Iterable[str]) -> Itera
             | Transform(function=BuiltinFunction(model=Predictor(path=str() as path)))
         ):
             yield ResourceUse(kind="read", target=full_path(path), where=where)
+        case MapBatches(function=BuiltinFunction(container=str() as path)):
+            yield ResourceUse(kind="read", target=full_path(path), where=where)
         case Lookup(database=DatabaseRows() as rows):
             yield from _database(parse_jdbc_url(operator.path, where=where), where)
             yield from _secrets(where, rows.user_env, rows.password_env)

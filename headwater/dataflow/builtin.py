@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from headwater.core.errors import DataflowError, suggestion
+from headwater.dataflow.blobs import BlobContainer, container_of, downloading
 from headwater.dataflow.predictor import Predictor, predicting, predictor_of, spark_predictor_of
 from headwater.dataflow.rowmatcher import matcher_of, matching
 
@@ -31,6 +32,7 @@ class Builtin:
 
 
 BUILTINS: Mapping[str, Builtin] = {
+    "download_blobs": Builtin("batches", container_of, downloading),
     "match_recognize": Builtin("rows", matcher_of, matching),
     "predict": Builtin("batches", predictor_of, predicting),
     "predict_spark_ml": Builtin("frames", spark_predictor_of, None),
@@ -49,8 +51,14 @@ class BuiltinFunction:
     @property
     def model(self) -> Predictor | None:
         """The model of a prediction."""
-        found = BUILTINS[self.name].read(self.settings) if self.name in BUILTINS else None
+        found = self._read()
         return found if isinstance(found, Predictor) else None
+
+    @property
+    def container(self) -> str | None:
+        """The container of a download of blobs: a path or URI."""
+        found = self._read()
+        return found.path if isinstance(found, BlobContainer) else None
 
     @property
     def has_code(self) -> bool:
@@ -63,6 +71,9 @@ class BuiltinFunction:
         if make is None:
             raise TypeError(f"{self.name} is a function of DataFrames")
         return make(self.settings)
+
+    def _read(self) -> object:
+        return BUILTINS[self.name].read(self.settings) if self.name in BUILTINS else None
 
     def check(self, where: str, over: Over) -> None:
         """Raise DataflowError for an unknown name, a function of another input, or malformed settings."""

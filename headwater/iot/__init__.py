@@ -8,6 +8,8 @@ A reading is a row with ``ts``, ``id`` (the device), ``obs`` (the observed quant
 are Spark SQL; stateful ones are scans by device and observation, in event-time order.
 """
 
+from headwater.iot.archives import zip_files
+from headwater.iot.blobs import download_blobs
 from headwater.iot.filters import Bloom, bloom_filter, range_filter
 from headwater.iot.folds import (
     accumulate,
@@ -19,10 +21,14 @@ from headwater.iot.folds import (
     sliding_regression,
 )
 from headwater.iot.joins import annotate, join_message
+from headwater.iot.newest import predict_newest
 from headwater.iot.plots import plot_lines, svg
 from headwater.iot.predict import classify_tree, estimate_error, predict_linear
 from headwater.iot.senml import PACK, parse_senml, to_senml
 from headwater.iot.sinks import insert_table, publish_mqtt, upload_blobs
+from headwater.iot.tables import look_up, query_range
+from headwater.iot.training import train_linear, train_tree
+from headwater.iot.xmltext import parse_xml
 
 __all__ = [
     "PACK",
@@ -33,19 +39,27 @@ __all__ = [
     "bloom_filter",
     "classify_tree",
     "distinct_count",
+    "download_blobs",
     "estimate_error",
     "insert_table",
     "interpolate",
     "join_message",
     "kalman",
+    "look_up",
     "parse_senml",
+    "parse_xml",
     "plot_lines",
     "predict_linear",
+    "predict_newest",
     "publish_mqtt",
+    "query_range",
     "range_filter",
     "second_moment",
     "sliding_regression",
     "svg",
     "to_senml",
+    "train_linear",
+    "train_tree",
     "upload_blobs",
+    "zip_files",
 ]

@@ -125,3 +125,33 @@ def test_tables_and_blobs_stand_where_they_are_looked_for(endpoint: LocalEndpoin
         assert table.execute("SELECT count(*), count(DISTINCT id) FROM readings").fetchone() == (120, 12)
     drawn = sorted((tmp_path / "blobs").iterdir())
     assert len(drawn) == 120 // 50 and all("<svg" in f.read_text() for f in drawn)
+
+
+def test_documents_files_and_tables_are_read(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "table").mkdir()
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "a.bin").write_bytes(b"abc")
+    documents = ["<r id='a'><from>2</from></r>", "<r id='b'><from>3</from></r>", "<!DOCTYPE r><r id='a'/>", None]
+    lines = [{"n": n, "ts": f"2026-01-01T00:00:0{n}Z", "xml": text} for n, text in enumerate(documents)]
+    (tmp_path / "in" / "a.json").write_text("\n".join(map(json.dumps, lines)))
+    rows = [{"id": k, "at": v, "v": v * 10.0} for k in "ac" for v in range(6)]
+    (tmp_path / "table" / "t.json").write_text("\n".join(map(json.dumps, rows)))
+    builder = hw.flow("f", locations=["here"])
+    table = builder.table.json(str(tmp_path / "table"), "id string, at bigint, v double")
+    read = builder.read.json(str(tmp_path / "in"), "n bigint, ts timestamp, xml string").with_watermark("ts", "5 s")
+    parsed = iot.parse_xml(read, {"id": "r/@id", "low": "r/from"}, error="why")
+    blobs = iot.download_blobs(parsed.with_columns(name="id || '.bin'"), str(tmp_path / "blobs"))
+    blobs.select("n", "id", "why IS NULL AS good", "CAST(content AS string) AS text", "error").write.memory("blobs")
+    asked = parsed.select("n", "id", "CAST(low AS bigint) AS start", "CAST(low AS bigint) + 2 AS end")
+    iot.query_range(asked, table, by="at").select("n", "at", "v").write.memory("range")
+    iot.look_up(asked, table).select("n", "v").write.memory("found")
+    iot.zip_files(blobs.drop("xml"), size=1).select("name", "length(content) > 0 AS full").write.memory("zips")
+    got = {k: t.to_pylist() for k, t in batch_result(endpoint.session(), builder.build(), ONE).items()}
+    assert [tuple(r.values()) for r in sorted(got["blobs"], key=lambda r: r["n"])] == [
+        (0, "a", True, "abc", None), (1, "b", True, None, "FileNotFoundError: b.bin"),
+        (2, None, False, None, None), (3, None, True, None, None),
+    ]  # fmt: skip
+    assert sorted(map(str, got["range"])) == [str({"n": 0, "at": at, "v": at * 10.0}) for at in (2, 3)]
+    assert sorted(r["n"] for r in got["found"]) == [0] * 6 + [1, 2, 3], "a row without a match stays"
+    assert got["zips"] == [{"name": "files-0.zip", "full": True}]
