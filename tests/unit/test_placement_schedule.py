@@ -138,7 +138,7 @@ def test_rows_that_met_in_a_zone_stay_together() -> None:
     for selection in every(situation):
         placement = table.placement(selection)
         # Locations 0 and 1 are below one site: rows that leave it together stay together.
-        goes = {}
+        goes: dict[tuple[int, int], int] = {}
         apart = False
         for k in (1, 2):
             for j in (0, 1):
