@@ -4,6 +4,9 @@ App-1 (9 operators) and App-2 (11) over 10 fog nodes, 11 numbers of devices in a
 drawn anew on several networks; App-1 is decided first, App-2 on what it has left. Tmax 1 s, Bmax 125 MB/s
 for each, windows of 0.5 s. ``vm``: the cloud is as strong as a fog node; ``aws``: 35,900 MIPS.
 
+*On forecasts*: the rates of each step are predicted by the last ones, and follow drawn courses, on the same
+networks and on drawn ones of three layers; limits of those are drawn too.
+
     python -m benchmarks.scheduling --json FILE --plot FILE.png
 """
 
@@ -23,16 +26,20 @@ from headwater.placement import Problem
 from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.cuts import branches
 from headwater.placement.exact import tsoo_exact
+from headwater.placement.forecast import last_value
 from headwater.placement.replay import Score, Shared, Step, replay
-from headwater.placement.schedule import SCHEDULERS, decide, tables
+from headwater.placement.robust import tsoo_margin
+from headwater.placement.schedule import SCHEDULERS, Schedule, decide, tables
 from headwater.placement.situation import Limits, Situation
 from headwater.testing import fog
-from headwater.testing.fog import APP_1, APP_2, DEVICES, Cloud, Split
+from headwater.testing.fog import APP_1, APP_2, DEVICES, Cloud, Course, Split
 
 APPS = (APP_1, APP_2)
 MB = 8e6  # bits
-LIMITS = Limits(max_latency=1.0, max_bandwidth=125 * MB, min_bandwidth=100 * MB, links=False)
+LIMITS = Limits(max_latency=1.0, max_bandwidth=125 * MB, min_bandwidth=50 * MB, links=False)
 NETWORKS = 3
+COMPARED = tuple(name for name in SCHEDULERS if name != "tsoo_robust")
+"""On known rates ``tsoo_robust`` is ``tsoo_exact``."""
 SETTINGS: Mapping[str, tuple[Cloud, float, Split]] = {
     "vm": ("vm", 0.5, "spacing"),
     "aws": ("aws", 0.5, "spacing"),
@@ -82,7 +89,7 @@ def rows(repeats: int, networks: int, settings: Sequence[str]) -> Iterator[dict[
         for network in range(networks):
             shared = applications(network, cloud, span)
             given = steps(shared, network, repeats, split)
-            for name in SCHEDULERS:
+            for name in COMPARED:
                 scores = replay(shared, [step for _, step in given], name, compiled=True)
                 for score in scores:
                     yield {
@@ -108,6 +115,98 @@ def _told(score: Score) -> dict[str, Any]:
     }
 
 
+FORECASTING: Mapping[str, Schedule] = {
+    **{name: SCHEDULERS[name] for name in ("tsoo_robust", "tsoo_exact", "atsoo_h")},
+    "tsoo_exact, limits × 0.8": tsoo_margin,
+}
+COURSES: tuple[Course, ...] = ("walk", "day", "burst")
+LEVELS = (26_000, 33_000, 40_000, 47_000)
+KNOWN = "tsoo_exact, rates known"
+
+
+def two_layers(course: Course, seed: int, count: int) -> tuple[list[Shared], list[Step]]:
+    """Draw a network of fog nodes, both applications, and their rates over time."""
+    shared = applications(seed, "vm" if seed % 2 else "aws", 0.5)
+    total = LEVELS[seed % len(LEVELS)]
+    rates = fog.devices(total, seed=seed, split="norm") * fog.course(course, count, 10, seed=1000 + seed)
+    found = []
+    for row in rates:
+        by_app = {
+            one.name: dict(zip(one.tables[0].problem.application.sources, (row * app.share).tolist(), strict=True))
+            for one, app in zip(shared, APPS, strict=True)
+        }
+        found.append(Step(by_app))
+    return shared, found
+
+
+def three_layers(course: Course, seed: int, count: int) -> tuple[list[Shared], list[Step]]:
+    """Draw a network of three layers, its limits, and rates over time."""
+    problem = fog.three_layers(seed, most_memory=4e6 if seed % 2 else 2e6, locations=4)
+    application, among = problem.application, tables(problem)
+    situation = Situation(among[0], CutLoad.of(problem), Limits(), compiled=True)
+    most, least = (situation.measure(s).bandwidth for s in (situation.all_up, situation.all_down))
+    drawn = np.random.default_rng(2000 + seed)
+    limits = Limits(
+        max_latency=float(drawn.uniform(0.45, 1.2)),
+        max_bandwidth=float(least + (most - least) * drawn.uniform(0.6, 1.2)),
+    )
+    usual = np.array([application.operators[s].rate for s in application.sources])
+    rates = usual * fog.course(course, count, len(usual), seed=3000 + seed)
+    steps = [Step({"drawn": dict(zip(application.sources, row.tolist(), strict=True))}) for row in rates]
+    return [Shared("drawn", among, limits)], steps
+
+
+def forecasting(seeds: Sequence[int], count: int) -> list[dict[str, Any]]:
+    """Replay drawn courses on forecast rates: for each scheduler how often limits are kept, and at which cost.
+
+    The first step of a course, whose rates are known, does not count.
+    """
+    told = []
+    for make in (two_layers, three_layers):
+        for course in COURSES:
+            found: dict[str, list[Score]] = {}
+            for seed in seeds:
+                shared, steps = make(course, seed, count)
+                for name, schedule in FORECASTING.items():
+                    scores = replay(shared, steps, schedule, expect=last_value, compiled=True)
+                    found.setdefault(name, []).extend(s for s in scores if s.step)
+                known = replay(shared, steps, tsoo_exact, compiled=True)
+                found.setdefault(KNOWN, []).extend(s for s in known if s.step)
+            for name, own in found.items():
+                both = [(a, b) for a, b in zip(own, found["atsoo_h"], strict=True) if a.kept and b.kept]
+                times = [s.seconds * 1e3 for s in own]
+                told.append(
+                    {
+                        "layers": "two" if make is two_layers else "three",
+                        "course": course,
+                        "scheduler": name,
+                        "decisions": len(own),
+                        "kept": statistics.fmean(s.kept for s in own),
+                        "ru": statistics.fmean(s.cost for s in own),
+                        "ru_to_atsoo": sum(a.cost for a, _ in both) / max(1e-12, sum(b.cost for _, b in both)),
+                        "changed": statistics.fmean(s.changed for s in own),
+                        "decision_ms": statistics.median(times),
+                        "decision_ms_p99": common.quantile(times, 0.99),
+                    }
+                )
+    return told
+
+
+def show_forecasting(told: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print the results on forecasts."""
+    table = Table("layers", "course", "scheduler", "kept", "RU", "RU/aTSOO-H", "changed", "ms", "p99")
+    for row in told:
+        table.add_row(
+            row["layers"],
+            row["course"],
+            row["scheduler"],
+            f"{row['kept']:.1%}",
+            f"{row['ru']:.4f}",
+            *(f"{row[what]:.2f}" for what in ("ru_to_atsoo", "changed", "decision_ms", "decision_ms_p99")),
+        )
+    console.print(table)
+
+
 def by_level(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return means over the repetitions and networks."""
     groups: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
@@ -129,7 +228,7 @@ def overall(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for setting in dict.fromkeys(r["setting"] for r in found):
         own = [r for r in found if r["setting"] == setting]
         reference = {_case(r): r for r in own if r["scheduler"] == "atsoo_h"}
-        for scheduler in SCHEDULERS:
+        for scheduler in COMPARED:
             group = [r for r in own if r["scheduler"] == scheduler]
             both = [(r, reference[_case(r)]) for r in group if r["success"] and reference[_case(r)]["success"]]
             times = [r["decision_ms"] for r in group]
@@ -193,7 +292,7 @@ def show(told: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]],
     names = [f"M{n + 1}" for n in range(len(DEVICES))]
     table = Table("setting", "scheduler", *names, title="success by level, %")
     for setting in dict.fromkeys(r["setting"] for r in levels):
-        for scheduler in SCHEDULERS:
+        for scheduler in COMPARED:
             cells = [100 * value for value in success(levels, setting, scheduler)]
             table.add_row(setting, scheduler, *(f"{cell:.0f}" for cell in cells))
     console.print(table)
@@ -218,7 +317,7 @@ def plot(levels: Sequence[Mapping[str, Any]], file: Path) -> None:
     settings = [s for s in ("vm", "aws") if any(r["setting"] == s for r in levels)]
     figure, axes = pyplot.subplots(2, len(settings), figsize=(5.5 * len(settings), 7), squeeze=False)
     for column, setting in enumerate(settings):
-        for scheduler in SCHEDULERS:
+        for scheduler in COMPARED:
             own = [r for r in levels if (r["setting"], r["scheduler"]) == (setting, scheduler)]
             names = sorted({r["level"] for r in own}, key=lambda name: int(name[1:]))
             changed = [statistics.fmean(r["changed"] for r in own if r["level"] == name) for name in names]
@@ -242,11 +341,13 @@ def main() -> None:
     found = list(rows(common.repeats_of(options), 1 if options.quick else NETWORKS, tuple(SETTINGS)))
     levels, told = by_level(found), overall(found)
     show(told, levels, Console())
+    foretold = forecasting(range(100, 102) if options.quick else range(100, 108), 20 if options.quick else 60)
+    show_forecasting(foretold, Console())
     checked = against_all(2 if options.quick else 66)
     Console().print("against every selection:", checked)
     if options.plot is not None:
         plot(levels, options.plot)
-    result = {"rows": levels, "overall": told, "against_all": checked}
+    result = {"rows": levels, "overall": told, "against_all": checked, "forecasting": foretold}
     common.write_result(options.json, result, facts=known)
 
 

@@ -36,7 +36,17 @@ from headwater.cli import place as placing
 from headwater.cli.bars import Bar
 from headwater.cli.control import Append, ContinuumFile, Flow, Overwrite, Reset, former_output, tell_rewriting
 from headwater.cli.out import Json, print_json, print_line, say
-from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Rewrite, Strategy, WeightsOf, WithoutRules
+from headwater.cli.place import (
+    Confidence,
+    MaxBandwidth,
+    MaxLatency,
+    MinBandwidth,
+    ProfileFiles,
+    Rewrite,
+    Strategy,
+    WeightsOf,
+    WithoutRules,
+)
 from headwater.cli.signals import STOPS, on_signals
 from headwater.cli.sparkoptions import Conf, ConfFile, Packages, QuickRun, spark_settings
 from headwater.cli.zone import Delivery, WhenFull, zone
@@ -152,6 +162,8 @@ def run(
     profile: ProfileFiles = None,
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
+    min_bandwidth: MinBandwidth = None,
+    confidence: Confidence = None,
     weights: WeightsOf = None,
     rewrite: Rewrite = False,
     no_rewrite_rule: WithoutRules = None,
@@ -176,6 +188,8 @@ def run(
         profile=profile,
         max_latency=max_latency,
         max_bandwidth=max_bandwidth,
+        min_bandwidth=min_bandwidth,
+        confidence=confidence,
         weights=weights,
         rewrite=rewrite,
         without_rules=no_rewrite_rule,

@@ -70,6 +70,7 @@ WEIGHT = Number(0, 1e6)
 REFRESH = number(0.1, _DAY)
 GENERATED = number(0, 7 * _DAY)
 """Seconds in which the demo generates input."""
+CONFIDENCE = number(0, 1)
 DAYS = number(1, 3_660)
 """Days of a series, which is held in memory."""
 

@@ -14,7 +14,17 @@ from headwater.cli import bounds, complete
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
 from headwater.cli.out import Json, LogLines, print_json, print_line, say
-from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Rewrite, Strategy, WeightsOf, WithoutRules
+from headwater.cli.place import (
+    Confidence,
+    MaxBandwidth,
+    MaxLatency,
+    MinBandwidth,
+    ProfileFiles,
+    Rewrite,
+    Strategy,
+    WeightsOf,
+    WithoutRules,
+)
 from headwater.cli.serve import (
     ComputeLimit,
     Listen,
@@ -105,6 +115,8 @@ def apply(
     profile: ProfileFiles = None,
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
+    min_bandwidth: MinBandwidth = None,
+    confidence: Confidence = None,
     weights: WeightsOf = None,
     rewrite: Rewrite = False,
     no_rewrite_rule: WithoutRules = None,
@@ -121,6 +133,8 @@ def apply(
         profile=profile,
         max_latency=max_latency,
         max_bandwidth=max_bandwidth,
+        min_bandwidth=min_bandwidth,
+        confidence=confidence,
         weights=weights,
         rewrite=rewrite,
         without_rules=no_rewrite_rule,

@@ -28,7 +28,7 @@ Strategy = Annotated[
     typer.Option(
         "--strategy",
         help="Choose layers by: optimal, local_search, aels_rp_la, aels_rp, aels, cloud_only, tcep; for each "
-        "location by: tsoo_exact, atsoo_h, tsoo_h, trcs, fog_only, fc_interplay; "
+        "location by: tsoo_exact, tsoo_robust, atsoo_h, tsoo_h, trcs, fog_only, fc_interplay; "
         "or annotated, by the dataflow's annotations.",
         show_default="annotated",
         autocompletion=complete.strategies,
@@ -55,6 +55,21 @@ MaxLatency = Annotated[
 MaxBandwidth = Annotated[
     str | None,
     typer.Option("--max-bandwidth", help="Maximum rate into the top layer, such as 125MB/s.", show_default="no limit"),
+]
+MinBandwidth = Annotated[
+    str | None,
+    typer.Option(
+        "--min-bandwidth", help="Rate into the top layer below which trcs moves operators up.", show_default="50MB/s"
+    ),
+]
+Confidence = Annotated[
+    float | None,
+    typer.Option(
+        "--confidence",
+        parser=bounds.CONFIDENCE,
+        help="Probability with which tsoo_robust keeps the limits, 0 to 1.",
+        show_default="0.9",
+    ),
 ]
 Rewrite = Annotated[
     bool,
@@ -193,6 +208,8 @@ def requested(
     profile: Sequence[Path] | None = None,
     max_latency: str | None = None,
     max_bandwidth: str | None = None,
+    min_bandwidth: str | None = None,
+    confidence: float | None = None,
     weights: str | None = None,
     rewrite: bool = False,
     without_rules: Sequence[str] | None = None,
@@ -201,7 +218,13 @@ def requested(
     """Parse the options of a strategy into a plan request; ``more``: its other fields."""
     from headwater.app.client import PlanRequest
 
-    given = {"--max-latency": max_latency, "--max-bandwidth": max_bandwidth, "--weights": weights}
+    given = {
+        "--max-latency": max_latency,
+        "--max-bandwidth": max_bandwidth,
+        "--min-bandwidth": min_bandwidth,
+        "--confidence": confidence,
+        "--weights": weights,
+    }
     if strategy is None:
         if named := [name for name, value in given.items() if value is not None]:
             raise typer.BadParameter(f"{named[0]} is for --strategy: name one, such as tsoo_exact")
@@ -213,7 +236,7 @@ def requested(
         dataflow=dataflow,
         continuum=continuum,
         strategy=strategy,
-        limits=read_limits(max_latency, max_bandwidth),
+        limits=read_limits(max_latency, max_bandwidth, min_bandwidth, confidence),
         weights=read_weights(weights),
         profiles=read_profiles(profile, dataflow.name),
         rewrite=rewrite,
@@ -222,14 +245,19 @@ def requested(
     )
 
 
-def read_limits(max_latency: str | None, max_bandwidth: str | None) -> Limits:
-    """Parse --max-latency and --max-bandwidth."""
+def read_limits(
+    max_latency: str | None, max_bandwidth: str | None, min_bandwidth: str | None, confidence: float | None
+) -> Limits:
+    """Parse --max-latency, --max-bandwidth and --min-bandwidth."""
     from headwater.core.quantity import parse_bandwidth, parse_duration
     from headwater.placement.situation import Limits
 
+    usual = Limits()
     return Limits(
         max_latency=math.inf if max_latency is None else parse_duration(max_latency),
         max_bandwidth=math.inf if max_bandwidth is None else parse_bandwidth(max_bandwidth),
+        min_bandwidth=usual.min_bandwidth if min_bandwidth is None else parse_bandwidth(min_bandwidth),
+        confidence=usual.confidence if confidence is None else confidence,
     )
 
 

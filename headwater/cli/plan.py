@@ -18,8 +18,10 @@ from headwater.cli.files import changes
 from headwater.cli.out import Json, print_json, print_line
 from headwater.cli.place import (
     Compare,
+    Confidence,
     MaxBandwidth,
     MaxLatency,
+    MinBandwidth,
     ProfileFiles,
     Rewrite,
     Strategy,
@@ -51,6 +53,8 @@ class _Asked:
     profile: Sequence[Path]
     max_latency: str | None
     max_bandwidth: str | None
+    min_bandwidth: str | None
+    confidence: float | None
     weights: str | None
     rewrite: bool
     without_rules: Sequence[str]
@@ -75,6 +79,8 @@ def plan(
     profile: ProfileFiles = None,
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
+    min_bandwidth: MinBandwidth = None,
+    confidence: Confidence = None,
     weights: WeightsOf = None,
     rewrite: Rewrite = False,
     no_rewrite_rule: WithoutRules = None,
@@ -96,6 +102,8 @@ def plan(
         profile=tuple(profile or ()),
         max_latency=max_latency,
         max_bandwidth=max_bandwidth,
+        min_bandwidth=min_bandwidth,
+        confidence=confidence,
         weights=weights,
         rewrite=rewrite,
         without_rules=tuple(no_rewrite_rule or ()),
@@ -127,6 +135,8 @@ def _plan(asked: _Asked) -> Proposal:
         profile=asked.profile,
         max_latency=asked.max_latency,
         max_bandwidth=asked.max_bandwidth,
+        min_bandwidth=asked.min_bandwidth,
+        confidence=asked.confidence,
         weights=asked.weights,
         rewrite=asked.rewrite,
         without_rules=asked.without_rules,

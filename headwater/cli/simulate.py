@@ -12,7 +12,7 @@ from headwater.cli import place as placing
 from headwater.cli.bars import Bar
 from headwater.cli.control import ContinuumFile, Flow
 from headwater.cli.out import Json, print_json
-from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, WeightsOf
+from headwater.cli.place import Confidence, MaxBandwidth, MaxLatency, MinBandwidth, ProfileFiles, WeightsOf
 
 TraceFile = Annotated[
     Path, typer.Option("--trace", help="Rates as CSV: time,source,location,rate.", show_default=False)
@@ -39,6 +39,8 @@ def simulate(
     profile: ProfileFiles = None,
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
+    min_bandwidth: MinBandwidth = None,
+    confidence: Confidence = None,
     weights: WeightsOf = None,
     forecast: Annotated[
         str | None,
@@ -60,7 +62,10 @@ def simulate(
     from headwater.plan.place import PlacementRequest
 
     names = list(dict.fromkeys(name.strip() for name in strategy.split(",")))
-    limits, counted = placing.read_limits(max_latency, max_bandwidth), placing.read_weights(weights)
+    limits, counted = (
+        placing.read_limits(max_latency, max_bandwidth, min_bandwidth, confidence),
+        placing.read_weights(weights),
+    )
     desired_states = [PlacementRequest(strategy=name, limits=limits, weights=counted) for name in names]
     loaded = loading.load_dataflow(flow)
     name = loaded.dataflow.name

@@ -15,9 +15,10 @@ from headwater.core.jsonform import Unbounded
 from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.cuttable import CutTable
 from headwater.placement.forecast import Forecast
-from headwater.placement.problem import Placement, moved
+from headwater.placement.problem import Placement, Problem, moved
 from headwater.placement.schedule import Schedule, Scheduled, decide
 from headwater.placement.situation import Limits
+from headwater.placement.uncertainty import MOST_SCENARIOS, ForecastRecord
 
 Rates = Mapping[int, float]
 """By source."""
@@ -137,6 +138,7 @@ class _Running:
 
     placement: Placement | None = None
     seen: dict[int, list[float]] = field(default_factory=dict)
+    forecasts: ForecastRecord = field(default_factory=ForecastRecord)
 
 
 def replay(
@@ -151,28 +153,40 @@ def replay(
     """Decide at every step for each application.
 
     ``expect``: decide on rates predicted from earlier steps; None: on the rates of the step itself, as in TSOO's
-    evaluation and always at the first step. ``running``: the applications' initial placements. ``compiled``: as in
-    ``Situation``.
+    evaluation and always at the first step. Then the errors of the forecasts so far give the loads that may
+    come. ``running``: the applications' initial placements. ``compiled``: as in ``Situation``.
     """
     memory = {a.name: _Running((running or {}).get(a.name)) for a in applications}
     for number, step in enumerate(steps):
         beside = step.others
-        expected_others = beside
+        expected = step.others
+        possible = [step.others] * MOST_SCENARIOS
         for application in applications:
             rates, known = step.rates[application.name], memory[application.name]
             problem = application.tables[0].problem
-            actual = CutLoad.idle(problem, rates) if beside is None else replace(beside, rates=rates)
-            load = actual
+            load = actual = _load(problem, rates, beside)
+            loads: tuple[CutLoad, ...] = ()
             if expect is not None and known.seen:
-                load = replace(expected_others or actual, rates=_expected(known.seen, expect))
-            found, seconds = _timed(application, known, scheduler, load, compiled)
+                predicted = _expected(known.seen, expect)
+                load = _load(problem, predicted, expected)
+                among = known.forecasts.scenarios(predicted)
+                loads = tuple(_load(problem, r, o) for r, o in zip(among, possible, strict=False))
+                known.forecasts.add(predicted, rates)
+            found, seconds = _timed(application, known, scheduler, load, loads, compiled)
             chosen, score = found.situation.table, _score(application, known, found, actual, seconds, number)
             known.placement = score.placement
             for source, rate in rates.items():
                 known.seen.setdefault(source, []).append(rate)
-            beside = chosen.taken(actual, score.placement)
-            expected_others = beside if load is actual else chosen.taken(load, score.placement)
+            if len(applications) > 1:
+                beside = chosen.taken(actual, score.placement)
+                expected = beside if load is actual else chosen.taken(load, score.placement)
+                possible = [chosen.taken(one, score.placement) for one in loads]
             yield score
+
+
+def _load(problem: Problem, rates: Rates, others: CutLoad | None) -> CutLoad:
+    """Return rates with the usage by others; None: the problem's own."""
+    return CutLoad.idle(problem, rates) if others is None else replace(others, rates=rates)
 
 
 def _expected(seen: Mapping[int, Sequence[float]], expect: Forecast) -> dict[int, float]:
@@ -180,7 +194,12 @@ def _expected(seen: Mapping[int, Sequence[float]], expect: Forecast) -> dict[int
 
 
 def _timed(
-    application: Shared, known: _Running, scheduler: str | Schedule, load: CutLoad, compiled: bool | None
+    application: Shared,
+    known: _Running,
+    scheduler: str | Schedule,
+    load: CutLoad,
+    possible: tuple[CutLoad, ...],
+    compiled: bool | None,
 ) -> tuple[Scheduled, float]:
     """Decide, and return the duration in seconds as well."""
     begun = time.perf_counter()
@@ -192,6 +211,7 @@ def _timed(
         load=load,
         among=application.tables,
         compiled=compiled,
+        possible=possible,
     )
     return found, time.perf_counter() - begun
 

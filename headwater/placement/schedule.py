@@ -16,6 +16,7 @@ from headwater.placement.cuts import branches, trunks
 from headwater.placement.cuttable import CutTable
 from headwater.placement.exact import Exactness, tsoo_exact
 from headwater.placement.problem import Placement, Problem, moved
+from headwater.placement.robust import tsoo_robust
 from headwater.placement.situation import Limits, ScheduleDecision, Situation
 from headwater.placement.tsoo import atsoo_h, tsoo_h
 from headwater.placement.usage import Weights
@@ -23,6 +24,7 @@ from headwater.placement.usage import Weights
 Schedule = Callable[[Situation], ScheduleDecision]
 SCHEDULERS: Mapping[str, Schedule] = {
     "tsoo_exact": tsoo_exact,
+    "tsoo_robust": tsoo_robust,
     "atsoo_h": atsoo_h,
     "tsoo_h": tsoo_h,
     "trcs": trcs,
@@ -68,18 +70,19 @@ def decide(
     load: CutLoad | None = None,
     among: tuple[CutTable, ...] = (),
     compiled: bool | None = None,
+    possible: tuple[CutLoad, ...] = (),
 ) -> Scheduled:
     """Schedule a problem; choose the placement of the trunk with the best decision.
 
     A change of the trunk also costs ``Exactness.price``. ``by``: a scheduler or its name. ``load``: the current
-    numbers, default the problem's. ``among``: the problem's ``tables``, if known. ``compiled``: as in
-    ``Situation``.
+    numbers, default the problem's. ``among``: the problem's ``tables``, if known. ``compiled`` and
+    ``possible``: as in ``Situation``.
     """
     schedule = scheduler(by) if isinstance(by, str) else by
     best: Scheduled | None = None
     for table in among or tables(problem, weights):
         selection = None if current is None else table.selection(current)
-        situation = Situation(table, load or CutLoad.of(problem), limits, selection, compiled)
+        situation = Situation(table, load or CutLoad.of(problem), limits, selection, compiled, possible)
         decision = schedule(situation)
         found = Scheduled(table.placement(decision.selection), decision, situation)
         if best is None or _badness(found, current) < _badness(best, current):
@@ -89,9 +92,10 @@ def decide(
     return best
 
 
-def _badness(found: Scheduled, current: Placement | None) -> tuple[bool, bool, bool, float, float]:
+def _badness(found: Scheduled, current: Placement | None) -> tuple[float, ...]:
     """Return a sort key; a decision within all limits is ranked by its cost and its changes."""
     decision, measured = found.decision, found.decision.measured
+    lacks = 0.0 if decision.kept or decision.chance is None else 1 - decision.chance
     late = 0.0 if decision.kept else measured.worst
     cost = measured.cost * (1 + Exactness.price * moved(current, found.placement))
-    return not measured.fits, not found.situation.is_narrow(measured), not decision.kept, late, cost
+    return lacks, not measured.fits, not found.situation.is_narrow(measured), not decision.kept, late, cost

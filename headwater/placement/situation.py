@@ -27,14 +27,16 @@ _MANY = 2_000
 class Limits:
     """Limits of a placement (eq. 31 to 33), in addition to the hosts' memory.
 
-    ``max_latency``: Tmax, s. ``max_bandwidth``: Bmax, bits/s into clouds; ``min_bandwidth``: TRCS's Bmin.
+    ``max_latency``: Tmax, s. ``max_bandwidth``: Bmax, bits/s into clouds; ``min_bandwidth``: TRCS's Bmin (the paper's).
     ``links``: whether links' bandwidth is a limit; else full links only add delay, as in the paper.
+    ``confidence``: the probability with which ``tsoo_robust`` keeps the limits.
     """
 
     max_latency: float = math.inf
     max_bandwidth: float = math.inf
-    min_bandwidth: float = 0.0
+    min_bandwidth: float = 50 * 8e6
     links: bool = True
+    confidence: float = 0.9
 
     @property
     def most_seconds(self) -> float:
@@ -62,7 +64,8 @@ class ScheduleDecision:
     """The choice of a scheduler.
 
     ``kept``: whether it is within all limits. ``bound``: a lower bound of the cost, ∞ if no selection is within
-    the limits; None: unknown. ``steps``: of the search.
+    the limits; None: unknown. ``steps``: of the search. ``chance``: the probability that the limits are kept; None:
+    unknown.
     """
 
     selection: Ints
@@ -70,13 +73,15 @@ class ScheduleDecision:
     kept: bool
     bound: float | None = None
     steps: int = 0
+    chance: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Situation:
     """Input of a decision; ``current``: the running selection, None: none runs.
 
-    ``compiled``: whether loops are machine code; None: if it pays off.
+    ``compiled``: whether loops are machine code; None: if it pays off. ``possible``: equally probable loads that may
+    come instead of ``load``, the forecast; without any the load is known.
     """
 
     table: CutTable
@@ -84,6 +89,7 @@ class Situation:
     limits: Limits
     current: Ints | None = None
     compiled: bool | None = None
+    possible: tuple[CutLoad, ...] = ()
 
     @cached_property
     def numbers(self) -> Numbers:

@@ -35,11 +35,13 @@ from headwater.placement import (
     solve,
 )
 from headwater.placement.cost import evaluate, shortages, usage_of
+from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.exact import lacking
 from headwater.placement.network import Tree
 from headwater.placement.problem import Placement, Stream, moved
 from headwater.placement.schedule import SCHEDULERS, Scheduled, decide
 from headwater.placement.situation import Limits
+from headwater.placement.uncertainty import ForecastRecord
 from headwater.placement.usage import Weights
 from headwater.plan.build import in_layers
 from headwater.plan.deployment import Deployment, Edge, HostNames, layers_of
@@ -411,6 +413,7 @@ class LimitCheck:
     """Result of a scheduler's choice: RU, T (s), B (bytes/s), and whether it is within the limits.
 
     ``missing``: the limit that no placement meets, in words. ``moved``: operators that change their place.
+    ``chance``: the probability that the limits are kept; None: unknown.
     """
 
     cost: Unbounded
@@ -420,6 +423,7 @@ class LimitCheck:
     kept: bool
     missing: str = ""
     moved: int = 0
+    chance: float | None = None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -499,7 +503,16 @@ def _solved(setting: Setting, strategy: str) -> Answer:
 def _scheduled(setting: Setting, request: PlacementRequest) -> tuple[Deployment, Prediction]:
     setting = replace(setting, apart=True)
     current = None if request.running is None else running_placement(setting, request.running)
-    found = decide(setting.problem, request.strategy, request.limits, current=current, weights=request.weights)
+    problem = setting.problem
+    load = CutLoad.of(problem)
+    found = decide(
+        problem,
+        request.strategy,
+        request.limits,
+        current=current,
+        weights=request.weights,
+        possible=tuple(replace(load, rates=rates) for rates in ForecastRecord().scenarios(load.rates)),
+    )
     check = _limit_check(found, request, current)
     answer = Answer(
         request.strategy,
@@ -522,9 +535,14 @@ def _limit_check(found: Scheduled, request: PlacementRequest, current: Placement
     measured, missing = found.decision.measured, ""
     changed = moved(current, found.placement)
     if not found.decision.kept:
-        short = lacking(found.situation)
+        short, chance = lacking(found.situation), found.decision.chance
         missing = "placement unchanged" if current is not None and not changed else "best placement found"
-        missing += ": no placement within the limits was found" if short is None else f": no placement meets {short}"
+        if short is not None:
+            missing += f": no placement meets {short}"
+        elif chance is not None:
+            missing += f": it keeps the limits with a probability of {chance:.0%}"
+        else:
+            missing += ": no placement within the limits was found"
     return LimitCheck(
         cost=measured.cost,
         response=measured.worst,
@@ -533,6 +551,7 @@ def _limit_check(found: Scheduled, request: PlacementRequest, current: Placement
         kept=found.decision.kept,
         missing=missing,
         moved=changed,
+        chance=found.decision.chance,
     )
 
 

@@ -61,6 +61,7 @@ def limit_lines(check: LimitCheck) -> list[RenderableType]:
         f"{name} {value}" + ("" if math.isinf(limit) else f" of at most {most}") for name, value, limit, most in rows
     ]
     said += [f"resource usage {check.cost:.4g}"]
+    said += [] if check.chance is None else [f"limits kept with a probability of {check.chance:.0%}"]
     said += [f"{check.moved} operators moved"] if check.moved else []
     return [Text("; ".join(said), style="" if check.kept else "red")]
 

@@ -8,6 +8,7 @@ operators) and one of three (11); windows do not overlap; the slowest device dec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -24,6 +25,7 @@ DEVICES = tuple(round(n) for n in np.linspace(5_000, 75_000, 11))
 """The eleven numbers of devices, M1 to M11."""
 Cloud = Literal["aws", "vm"]
 Split = Literal["spacing", "norm"]
+Course = Literal["walk", "day", "burst"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,3 +155,86 @@ def problem(
     topology = fog(seed=seed, cloud=cloud)
     counts = devices(total, seed=seed + 1, split=split)
     return Problem(topology, application(of, counts, seed=seed + 2, span=span))
+
+
+def three_layers(seed: int, *, most_memory: float = 4e6, locations: int = 3) -> Problem:
+    """Draw pairs of edges below sites below a cloud; sites' hosts and links are shared; a window joins all rows."""
+    drawn = np.random.default_rng(seed)
+    sites = -(-locations // 2)
+    zones = locations + sites + 1
+    cloud = zones - 1
+    parents = [*(locations + j // 2 for j in range(locations)), *([cloud] * sites), -1]
+    memory = np.append(drawn.uniform(0.3 * most_memory, most_memory, zones - 1), np.inf)
+    hosts = Hosts(
+        cpu=np.concatenate((drawn.uniform(1e9, 2e9, locations), drawn.uniform(2e9, 4e9, sites), [8e9])),
+        memory=memory,
+        memory_used=np.append(0.1 * memory[:-1], 0.0),
+        zone=np.arange(zones, dtype=np.int32),
+        lan_latency=np.full(zones, 0.001),
+        lan_bandwidth=np.full(zones, np.inf),
+    )
+    network = Tree(
+        np.array(parents),
+        np.append(drawn.uniform(0.01, 0.2, zones - 1), 0.0),
+        np.append(drawn.uniform(20e6, 60e6, zones - 1), np.inf),
+    )
+    levels = np.array([0] * locations + [1] * sites + [2])
+    operators: list[PlacedOperator] = []
+    streams: dict[Stream, float] = {}
+    selectivity, cost = drawn.uniform(0.3, 1.0, 3), drawn.uniform(1.0, 2.0, 3)
+    for j in range(locations):
+        base = len(operators)
+        above = frozenset({j, parents[j], cloud})
+        operators.append(PlacedOperator(name=f"s{j}", rate=float(drawn.uniform(100, 1500)), size=1000.0, host=j))
+        operators += [
+            PlacedOperator(
+                name=f"o{k}.{j}",
+                logical=f"o{k}",
+                cpu=2e5 * float(cost[k]),
+                memory=1e4,
+                overhead=float(cost[k]),
+                selectivity=float(selectivity[k]),
+                span=0.5,
+                hosts=above,
+            )
+            for k in range(3)
+        ]
+        streams |= {(base + k, base + k + 1): 1.0 for k in range(3)}
+        streams[base + 3, 4 * locations] = 1.0
+    whole = PlacedOperator(name="all", cpu=1e4, span=1.0, selectivity=0.01, size=50.0, hosts=frozenset({cloud}))
+    operators += [whole, PlacedOperator(name="sink", host=cloud)]
+    streams[4 * locations, 4 * locations + 1] = 1.0
+    topology = Topology(hosts, network, np.arange(zones) == cloud, levels)
+    return Problem(topology, Application(tuple(operators), streams))
+
+
+def course(kind: Course, steps: int, sources: int, *, seed: int) -> Floats:
+    """Draw rates over time, [step, source], as multiples of a usual rate.
+
+    ``walk``: changes that add up and fade, of all sources and of each; ``day``: a wave of 24 steps with noise;
+    ``burst``: most steps alike, at times a source sends twice as much and then settles.
+    """
+    drawn = np.random.default_rng(seed)
+    if kind == "walk":
+        common, own = _fading(drawn, 0.2, (steps, 1)), _fading(drawn, 0.15, (steps, sources))
+        walked: Floats = np.exp(common + own)
+        return walked
+    if kind == "day":
+        phase = drawn.uniform(0, 2 * np.pi) + drawn.normal(0, 0.2, sources)
+        wave = 1 + 0.7 * np.sin(2 * np.pi * np.arange(steps)[:, None] / 24 + phase)
+        waved: Floats = wave * np.exp(drawn.normal(0, 0.15, (steps, sources)))
+        return waved
+    found: Floats = 0.7 * np.exp(drawn.normal(0, 0.1, (steps, sources)))
+    begins = drawn.random((steps, sources)) < 0.06
+    for after, factor in enumerate((1.9, 1.3, 1.3)):
+        found[after:][begins[: steps - after]] *= factor
+    return found
+
+
+def _fading(drawn: np.random.Generator, spread: float, shape: tuple[int, int]) -> Floats:
+    """Draw a series that keeps nine tenths of itself at each step."""
+    found = np.zeros(shape)
+    found[0] = drawn.normal(0, spread / math.sqrt(1 - 0.9**2), shape[1])
+    for step in range(1, shape[0]):
+        found[step] = 0.9 * found[step - 1] + drawn.normal(0, spread, shape[1])
+    return found

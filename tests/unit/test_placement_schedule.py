@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headwater.core.errors import PlacementError
-from headwater.placement import Application, Hosts, PlacedOperator, Problem, Topology
+from headwater.placement import Application, Problem, Topology
 from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.exact import Exactness, lacking, tsoo_exact
 from headwater.placement.network import Tree
@@ -21,7 +21,7 @@ from headwater.placement.schedule import SCHEDULERS, decide, scheduler, tables
 from headwater.placement.situation import Limits, ScheduleDecision, Situation
 from headwater.placement.usage import Weights, resource_usage
 from headwater.testing import fog
-from headwater.testing.fog import APP_1, APP_2, DEVICES
+from headwater.testing.fog import APP_1, APP_2, DEVICES, three_layers
 
 LIMITS = Limits(max_latency=1.0, max_bandwidth=125e6 * 8, links=False)
 FULL = Exactness(steps=1_000_000, most_steps=1_000_000, price=0.0)
@@ -33,56 +33,6 @@ def small(app: fog.FogApplication, total: int, *, seed: int, nodes: int = 3, spa
     topology = fog.fog(seed=seed, nodes=nodes, cloud="vm")
     counts = fog.devices(total * nodes // 10, seed=seed + 1, areas=nodes)
     return Problem(topology, fog.application(app, counts, seed=seed + 2, span=span))
-
-
-def three_layers(seed: int, *, most_memory: float = 4e6, locations: int = 3) -> Problem:
-    """Draw pairs of edges below sites below a cloud; sites' hosts and links are shared; a window joins all rows."""
-    drawn = np.random.default_rng(seed)
-    sites = -(-locations // 2)
-    zones = locations + sites + 1
-    cloud = zones - 1
-    parents = [*(locations + j // 2 for j in range(locations)), *([cloud] * sites), -1]
-    memory = np.append(drawn.uniform(0.3 * most_memory, most_memory, zones - 1), np.inf)
-    hosts = Hosts(
-        cpu=np.concatenate((drawn.uniform(1e9, 2e9, locations), drawn.uniform(2e9, 4e9, sites), [8e9])),
-        memory=memory,
-        memory_used=np.append(0.1 * memory[:-1], 0.0),
-        zone=np.arange(zones, dtype=np.int32),
-        lan_latency=np.full(zones, 0.001),
-        lan_bandwidth=np.full(zones, np.inf),
-    )
-    network = Tree(
-        np.array(parents),
-        np.append(drawn.uniform(0.01, 0.2, zones - 1), 0.0),
-        np.append(drawn.uniform(20 * MBIT, 60 * MBIT, zones - 1), np.inf),
-    )
-    levels = np.array([0] * locations + [1] * sites + [2])
-    operators, streams = [], {}
-    selectivity, cost = drawn.uniform(0.3, 1.0, 3), drawn.uniform(1.0, 2.0, 3)
-    for j in range(locations):
-        base = len(operators)
-        above = frozenset({j, parents[j], cloud})
-        operators.append(PlacedOperator(name=f"s{j}", rate=float(drawn.uniform(100, 1500)), size=1000.0, host=j))
-        operators += [
-            PlacedOperator(
-                name=f"o{k}.{j}",
-                logical=f"o{k}",
-                cpu=2e5 * float(cost[k]),
-                memory=1e4,
-                overhead=float(cost[k]),
-                selectivity=float(selectivity[k]),
-                span=0.5,
-                hosts=above,
-            )
-            for k in range(3)
-        ]
-        streams |= {(base + k, base + k + 1): 1.0 for k in range(3)}
-        streams[base + 3, 4 * locations] = 1.0
-    whole = PlacedOperator(name="all", cpu=1e4, span=1.0, selectivity=0.01, size=50.0, hosts=frozenset({cloud}))
-    operators += [whole, PlacedOperator(name="sink", host=cloud)]
-    streams[4 * locations, 4 * locations + 1] = 1.0
-    topology = Topology(hosts, network, np.arange(zones) == cloud, levels)
-    return Problem(topology, Application(tuple(operators), streams))
 
 
 def every(situation: Situation) -> Iterator[Ints]:
@@ -188,7 +138,7 @@ def test_rows_that_met_in_a_zone_stay_together() -> None:
     for selection in every(situation):
         placement = table.placement(selection)
         # Locations 0 and 1 are below one site: rows that leave it together stay together.
-        goes = {}
+        goes: dict[tuple[int, int], int] = {}
         apart = False
         for k in (1, 2):
             for j in (0, 1):

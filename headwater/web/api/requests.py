@@ -67,6 +67,8 @@ class LimitsForm(Form):
 
     max_latency_s: Positive | None = Field(default=None, examples=[1.0])
     max_bandwidth_bytes_per_s: Positive | None = Field(default=None, examples=[125e6])
+    min_bandwidth_bytes_per_s: Annotated[Finite, Field(ge=0, description="Of trcs.")] = Limits().min_bandwidth / 8
+    confidence: Annotated[Finite, Field(ge=0, le=1, description="Of tsoo_robust.")] = Limits().confidence
 
     def limits(self) -> Limits:
         """Return them as strategies take them."""
@@ -74,6 +76,8 @@ class LimitsForm(Form):
         return Limits(
             max_latency=math.inf if latency is None else latency,
             max_bandwidth=math.inf if width is None else width * 8,
+            min_bandwidth=self.min_bandwidth_bytes_per_s * 8,
+            confidence=self.confidence,
         )
 
 
