@@ -21,7 +21,7 @@ STRATEGIES: Sequence[str] = (
     "cloud_only",
     "tcep",
 )
-SCHEDULERS: Sequence[str] = ("tsoo_exact", "atsoo_h", "tsoo_h", "trcs", "fog_only", "fc_interplay")
+SCHEDULERS: Sequence[str] = ("tsoo_exact", "tsoo_robust", "atsoo_h", "tsoo_h", "trcs", "fog_only", "fc_interplay")
 FORECASTS: Sequence[str] = ("last", "ewma", "trend", "holt_winters")
 
 

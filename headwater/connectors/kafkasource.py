@@ -18,7 +18,7 @@ from headwater.connectors.kafkavalues import BASE64, FAULT, NO_HEADER, VALUE, Va
 from headwater.connectors.marks import CORRUPT, ORIGIN, REASON
 from headwater.connectors.reasons import NOT_UTF8
 from headwater.connectors.registry import HEADER
-from headwater.connectors.sparksql import column_of, items
+from headwater.connectors.sparksql import column_of, expression, items
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.kafkatopic import KafkaSource, start_millis
 from headwater.dataflow.optionlists import PARSER_OPTIONS, TOPIC_OPTIONS, check_options
@@ -61,7 +61,7 @@ def kafka_frame(
         aged = records.withColumn(_AGE, now - F.unix_millis("timestamp"))
         records = aged.observe(lag, quantiles, F.count(F.lit(1)).alias("records")).drop(_AGE)
     if source.tombstones == "drop":
-        records = records.where("value IS NOT NULL")
+        records = records.where(expression("value IS NOT NULL"))
     if source.format == "raw":
         added = [f"headers AS {quoted(source.headers_as)}"] if source.headers_as is not None else []
         return records.select(*items(*(quoted(n) for n in source.schema().names), *added))

@@ -113,8 +113,18 @@ class RowCompiler(UnitCompiler):
     """Compile a unit for the row engine; the sink writers' descriptions are the product's."""
 
     def __init__(
-        self, spec: Any, spark: Any, layout: Layout, channel: Any, cores: int, *, tables: Any, measure: bool
+        self,
+        spec: Any,
+        spark: Any,
+        layout: Layout,
+        channel: Any,
+        cores: int,
+        *,
+        tables: Any,
+        measure: bool,
+        pace: float | None,
     ) -> None:
+        assert pace is None, "the engine of rows repeats no other unit's batches"
         super().__init__(spec, spark, layout, channel, cores, tables=tables, measure=False)
 
     def compile(self) -> CompiledUnit:

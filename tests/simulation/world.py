@@ -253,7 +253,7 @@ class World:
     def _begin(self, node: str, process: Process, directory: Path) -> None:
         endpoint: Any = SimulatedEndpoint(self.sparks[node], directory / "spark")
         sparks = Sparks(directory / "spark", given=endpoint)
-        settings = UnitSettings(state_store=str(self.root / "hosts" / "world" / "state"), measure=False)
+        settings = UnitSettings(state_store=str(self.root / "hosts" / "world" / "state"), measure=False, catch_up=False)
         agent = Agent(node, directory, sparks, settings, idle=1e9)
         service = LogService(agent.find_log, agent.actions())
         agent.begin()
