@@ -69,7 +69,7 @@ def _line(step: Step, replaced: set[str]) -> str | None:
         case CatchUp():
             (source,) = step.transfer.source_units
             return (
-                f"let {step.unit} catch up with {source} while that one runs, so that it takes over without a first batch; "
+                f"let {step.unit} catch up with {source} while that one runs, to take over without a first batch; "
                 f"meanwhile it needs {step.price or 'as much processor time and memory as that one'}"
             )
         case Load():
