@@ -34,7 +34,7 @@ def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Cal
     """
     file, checkpoint = units.layout.catch_up(spec.unit), units.layout.checkpoint(spec.unit)
     found = read_catch_up(file)
-    if found is None or found.source != source or found.released or found.ending or not _joins(units, spec, early):
+    if found is None or not _is_under_way(found, source) or not _joins(units, spec, found, early):
         give_up(units, spec)
         begin()
         found = CatchUpRecord(source=source)
@@ -95,12 +95,16 @@ def give_up(units: Units, spec: UnitSpec) -> None:
     file.unlink(missing_ok=True)
 
 
-def _joins(units: Units, spec: UnitSpec, early: Saved) -> bool:
+def _is_under_way(found: CatchUpRecord, source: str) -> bool:
+    """Return whether a unit still repeats the batches of a source."""
+    return found.source == source and not (found.released or found.ending)
+
+
+def _joins(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved) -> bool:
     """Return whether the batches that are known of another unit follow the last one that a unit has done."""
     done = newest_batch(units.layout.checkpoint(spec.unit) / "commits")
-    found = read_catch_up(units.layout.catch_up(spec.unit))
-    known = {*early.recent, *(found.batches if found is not None else ())}
-    return 0 <= done <= early.batch and known.issuperset(range(done + 1, early.batch + 1))
+    known = {*saved.recent, *found.batches}
+    return 0 <= done <= saved.batch and known.issuperset(range(done + 1, saved.batch + 1))
 
 
 def _extend(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved, done: int) -> None:
@@ -120,7 +124,7 @@ def _repeats(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved) -
     done = newest_batch(checkpoint / "commits")
     query = units.catching_up.get(spec.id)
     if found.until != saved.batch or done != saved.batch:
-        if query is None or not _joins(units, spec, saved):
+        if query is None or not _joins(units, spec, found, saved):
             return False
         _extend(units, spec, replace(found, until=None), saved, done)
     deadline = time.monotonic() + _PATIENCE

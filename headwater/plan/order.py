@@ -283,7 +283,9 @@ class _Ordering:
     def _catch_up(self, unit: Unit, going_on: set[str]) -> CatchUp | None:
         """Let a prepared unit catch up with the running one whose work it continues."""
         transfer = self._transferred.get(unit.id)
-        if transfer is None or not self._reads_from(unit, going_on) or not self._can_catch_up(transfer):
+        if transfer is None or not self._reads_from(unit, going_on):
+            return None
+        if not can_catch_up(transfer, self._base, self._plan):
             return None
         if any(c.producer not in going_on for c in self._plan.inputs(unit)):
             return None
@@ -298,9 +300,6 @@ class _Ordering:
             source_plan=source[1].plan,
             price=price_of(source[0][0], self._seen),
         )
-
-    def _can_catch_up(self, transfer: StateTransfer) -> bool:
-        return can_catch_up(transfer, self._base, self._plan)
 
     def _prepare(self, unit: Unit) -> Prepare:
         """Prepare a unit; in a pooled deployment, new readers start at the current end of the stream."""

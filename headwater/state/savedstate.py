@@ -24,7 +24,6 @@ from headwater.disk.syncing import sync_paths
 
 _NOTE, _EARLY = "saved.json", "early.json"
 _IMMUTABLE = ".sst"
-_RECENT = 40  # batches whose offsets are kept: so far behind may a unit be that repeats them
 _TRIES = 3  # attempts to copy files that a running query may delete meanwhile
 
 
@@ -248,11 +247,12 @@ def stood_at(checkpoint: Path, done: int) -> Saved:
 
 
 def _recent(checkpoint: Path, done: int) -> dict[int, dict[str, str]]:
-    """Return the offsets of each of the newest batches up to one."""
+    """Return the offsets of each batch up to one that the checkpoint has kept."""
     found = {}
-    for batch in range(max(0, done - _RECENT), done + 1):
-        with contextlib.suppress(FileNotFoundError):
-            found[batch] = _sources((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:])
+    for file in (checkpoint / "offsets").glob("[0-9]*"):
+        if file.name.isdigit() and int(file.name) <= done:
+            with contextlib.suppress(FileNotFoundError):  # a running query forgets old ones
+                found[int(file.name)] = _sources(file.read_text().splitlines()[2:])
     return found
 
 
