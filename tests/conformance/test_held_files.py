@@ -5,12 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
 import threading
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +19,7 @@ import pytest
 from headwater.connectors import filewriter, heldfiles
 from headwater.connectors.filewriter import FileSinkWriter
 
+from .killedwriter import write_with_kills
 from .test_partitioned_files import ids, shown, staged, table
 from .test_sink_writers import put, stage
 
@@ -286,20 +282,5 @@ writer(path, "k", fsync=True).publish_held(everything=True)
 @pytest.mark.long
 def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(tmp_path: Path) -> None:
     progress, kills, last, out = tmp_path / "progress", 20, 120, tmp_path / "out"
-    progress.write_text("0")
-    chance = random.Random(4)
-    command = [sys.executable, "-c", WRITER, str(out), str(progress), str(last)]
-    root = str(Path(__file__).parents[2])
-    for turn in range(kills + 1):
-        with subprocess.Popen(
-            command, env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            if turn < kills:
-                for _ in range(chance.randint(1, 5)):
-                    process.stdout.readline()
-                time.sleep(chance.uniform(0, 0.03))
-                process.send_signal(signal.SIGKILL)
-            process.wait(120)
-    assert process.returncode == 0
+    write_with_kills(WRITER, str(out), progress, last, kills=kills, batches=5, within=0.03)
     assert ids(out) == list(range(last * 20)) and len(shown(out)) < last * 3

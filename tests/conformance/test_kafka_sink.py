@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +24,8 @@ from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource
 from tests.deployments.flows import CONTINUUM, LOCATIONS, rows
 from tests.formeroutput import settled
+
+from .killedwriter import write_with_kills
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
@@ -132,29 +129,8 @@ def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(
     kills: int, broker: LocalBroker, topic: str, tmp_path: Path
 ) -> None:
     progress, last = tmp_path / "progress", 5 * kills
-    progress.write_text("0")
-    chance = random.Random(4)
-    command = [
-        sys.executable,
-        "-c",
-        WRITER,
-        json.dumps(spec(broker, topic, tmp_path)),
-        str(progress),
-        str(last),
-    ]
-    root = str(Path(__file__).parents[2])
-    for turn in range(kills + 1):
-        with subprocess.Popen(
-            command, env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            if turn < kills:
-                for _ in range(chance.randint(1, 3)):  # some batches, then somewhere in the next one
-                    process.stdout.readline()
-                time.sleep(chance.uniform(0, 0.15))
-                process.send_signal(signal.SIGKILL)
-            process.wait(120)
-    assert process.returncode == 0
+    target = json.dumps(spec(broker, topic, tmp_path))
+    write_with_kills(WRITER, target, progress, last, kills=kills, batches=3, within=0.15)
     expected = [f"{batch}-{n}" for batch in range(last) for n in range(20)]
     assert [v for _, v in read(broker, topic)] == expected
 

@@ -5,11 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +15,7 @@ from headwater.connectors import filetasks, filewriter
 from headwater.connectors.filewriter import FileSinkWriter
 from headwater.core.errors import ChannelError
 
+from .killedwriter import write_with_kills
 from .test_sink_writers import Crash, crash, put, stage
 
 if TYPE_CHECKING:
@@ -185,20 +181,5 @@ for batch in range(begin, last):
 @pytest.mark.parametrize(("kills", "last"), [(4, 30), pytest.param(8, 60, marks=pytest.mark.long)])
 def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(kills: int, last: int, tmp_path: Path) -> None:
     progress, out = tmp_path / "progress", tmp_path / "out"
-    progress.write_text("0")
-    chance = random.Random(4)
-    command = [sys.executable, "-c", WRITER, str(out), str(progress), str(last)]
-    root = str(Path(__file__).parents[2])
-    for turn in range(kills + 1):
-        with subprocess.Popen(
-            command, env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            if turn < kills:
-                for _ in range(chance.randint(1, 5)):
-                    process.stdout.readline()
-                time.sleep(chance.uniform(0, 0.03))
-                process.send_signal(signal.SIGKILL)
-            process.wait(120)
-    assert process.returncode == 0
+    write_with_kills(WRITER, str(out), progress, last, kills=kills, batches=5, within=0.03)
     assert ids(out) == list(range(last * 20))

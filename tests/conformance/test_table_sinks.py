@@ -5,13 +5,8 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +27,7 @@ from headwater.core.errors import ChannelError, DeploymentError, RuntimeFailure,
 from headwater.plan.build import build
 from headwater.plan.spec import spec_of
 
+from .killedwriter import write_with_kills
 from .postgresql import server
 
 deltalake = pytest.importorskip("deltalake")
@@ -272,23 +268,8 @@ for batch in range(begin, last):
 @pytest.mark.parametrize("kills", [3, pytest.param(6, marks=pytest.mark.long)])
 def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(place: Place, kills: int) -> None:
     progress, last = place.directory / "progress", 5 * kills
-    progress.write_text("0")
-    chance = random.Random(4)
     config = place.spec(fsync=True, compact_after=5)
-    command = [sys.executable, "-c", WRITER, json.dumps(config), str(progress), str(last)]
-    root = str(Path(__file__).parents[2])
-    for turn in range(kills + 1):
-        with subprocess.Popen(
-            command, env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            if turn < kills:
-                for _ in range(chance.randint(1, 3)):  # some batches, then somewhere in the next one
-                    process.stdout.readline()
-                time.sleep(chance.uniform(0, 0.08))
-                process.send_signal(signal.SIGKILL)
-            process.wait(120)
-    assert process.returncode == 0
+    write_with_kills(WRITER, json.dumps(config), progress, last, kills=kills, batches=3, within=0.08)
     assert place.ids() == [batch * 100 + n for batch in range(last) for n in range(20)]
 
 
