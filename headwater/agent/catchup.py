@@ -1,4 +1,4 @@
-"""Let a unit catch up with the unit that it replaces while that one runs, so that it takes over without a pause.
+"""Let a unit catch up with the unit that it replaces while that one runs, so that it has no first batch to run.
 
 The new unit begins with the state that the other one had after some batch. It repeats the other's batches, one by
 one and up to the same positions, and its output is discarded. So after each batch both have the same state and

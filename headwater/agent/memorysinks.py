@@ -44,15 +44,15 @@ def take(
             continue  # they were written before
         draft = target.with_name(f".{target.name}.draft")
         shutil.rmtree(draft, ignore_errors=True)
-        _write(
-            draft, [(names[s.unit], known[s.unit].sinks.get(sink, ())) for s in sinks if s.sink == sink], sink, store
-        )
+        saved = [(names[s.unit], known[s.unit].sinks.get(sink, ())) for s in sinks if s.sink == sink]
+        _write(draft, saved, sink, store)
         if draft.exists():
             sync_tree(draft)
             os.replace(draft, target)
 
 
 def _write(draft: Path, saved: Sequence[tuple[str, Sequence[str]]], sink: str, store: StateStore) -> None:
+    """Write the rows of saved logs to one log; there is none where nothing was saved. ``saved``: names and files."""
     fetched, log, batch = draft.with_name(f"{draft.name}.from"), FileLog(draft, fsync=False), 0
     for name, files in saved:
         shutil.rmtree(fetched, ignore_errors=True)

@@ -47,13 +47,13 @@ class CatchUpInput:
         tick: float | None = None
         while True:
             now = self._batches.now()
-            if now is None or (now.publishes(batch) and now.ending):
+            if now is None:
                 return None
             if now.publishes(batch):
                 if tick is None:
                     tick = time.monotonic() + (self._batches.until_trigger if self._goes_on else 0.0)
                 self._goes_on = True
-                if time.monotonic() >= tick:
+                if now.ending or time.monotonic() >= tick:
                     return None
             elif now.ending or time.monotonic() > deadline:
                 raise ChannelError(

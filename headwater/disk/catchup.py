@@ -1,7 +1,7 @@
 """The file through which a unit that is to take over repeats the batches of the unit that it replaces.
 
 It holds the end offsets of the other unit's batches. The new unit's sources end its batches there, and its sink
-discards them: the other unit has published them. From ``until`` on its batches are its own.
+discards their output: the other unit has published it. The batches after ``until`` are the new unit's own.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ them from ``tsoo_exact`` at quantiles of these loads, then combines their cuts, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -64,10 +64,7 @@ class _Trials:
     """Selections measured at each load that may come."""
 
     situation: Situation
-
-    @cached_property
-    def _known(self) -> dict[bytes, tuple[float, float]]:
-        return {}
+    _known: dict[bytes, tuple[float, float]] = field(default_factory=dict)
 
     @cached_property
     def _loads(self) -> tuple[Situation, ...]:

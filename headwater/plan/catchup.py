@@ -1,4 +1,4 @@
-"""Units that catch up with the running unit that they replace, so that they take over without a pause. Pure.
+"""Units that catch up with the running unit that they replace before they take over. Pure.
 
 Such a unit repeats the other one's batches while that one runs. This needs equal operators and inputs, inputs that
 can be read again up to any position (channels), and results that depend on these alone.
