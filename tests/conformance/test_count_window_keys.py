@@ -53,7 +53,9 @@ def flow(path: str, *, by_time: bool) -> Dataflow:
     return builder.build()
 
 
-@pytest.mark.parametrize("kind", ["by event time", "in order of arrival", "packed"])
+@pytest.mark.parametrize(
+    "kind", ["by event time", pytest.param("in order of arrival", marks=pytest.mark.long), "packed"]
+)
 def test_keys_with_nulls_are_those_of_a_batch(kind: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     rows = [
         {

@@ -129,7 +129,9 @@ def settings(*, measure: bool) -> UnitSettings:
     return UnitSettings(trigger="100 milliseconds", channel=channel, measure=measure)
 
 
-@pytest.mark.parametrize("split", [False, True], ids=["one unit", "two layers"])
+@pytest.mark.parametrize(
+    "split", [pytest.param(False, id="one unit", marks=pytest.mark.long), pytest.param(True, id="two layers")]
+)
 def test_rows_of_operators_are_those_of_a_batch(split: bool, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     readings = released(tmp_path / "in")
     dataflow = flow(readings.path, limits(tmp_path / "tops"), split=split)

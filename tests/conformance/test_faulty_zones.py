@@ -112,7 +112,7 @@ def test_a_log_server_that_stands_still_is_away_and_then_goes_on(zone: Zone) -> 
     zone.check()
 
 
-@pytest.mark.parametrize("direction", ["requests", "answers"])
+@pytest.mark.parametrize("direction", ["answers", pytest.param("requests", marks=pytest.mark.long)])
 def test_a_link_that_drops_one_direction(zone: Zone, direction: Direction) -> None:
     zone.write()
     with zone.relayed() as pulling:

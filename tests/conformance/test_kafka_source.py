@@ -352,6 +352,7 @@ def test_what_kafka_refuses_is_said_in_plain_words(
     assert "spark-sql-kafka" in str(caught.value.hint)
 
 
+@pytest.mark.long
 def test_a_user_and_a_password_over_tls(
     secured: tuple[LocalBroker, Path], read: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,10 @@ def broker(shared_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
     return shared_broker
 
 
+once = pytest.mark.parametrize(
+    "shared_broker", [KINDS[-1], *(pytest.param(k, marks=pytest.mark.long) for k in KINDS[:-1])], indirect=True
+)
+"""For slow tests: with the other brokers they are long."""
 redelivers = pytest.mark.parametrize(
     "shared_broker",
     ["mosquitto" if "mosquitto" in KINDS else pytest.param("amqtt", marks=pytest.mark.skip("no mosquitto here"))],
@@ -296,6 +300,7 @@ def test_other_qualities_of_service(broker: Broker, topic: str, tmp_path: Path, 
     bridge.stop()
 
 
+@once
 def test_a_full_log_bounds_memory_and_loses_nothing(broker: Broker, topic: str, bridges: Bridges) -> None:
     bridges.log.register("reader")
     bridges.log.limits = ChannelLimits(max_bytes=1)
@@ -337,6 +342,7 @@ def test_stopping_does_not_wait_for_a_full_log(broker: Broker, topic: str, bridg
     assert sorted(bridges.values()) == sorted(readings(0, 12))
 
 
+@once
 def test_a_forgotten_session_gets_nothing(broker: Broker, topic: str, bridges: Bridges) -> None:
     bridge = bridges.start()
     bridge.stop()
@@ -445,6 +451,7 @@ def test_a_broker_that_keeps_sessions_for_a_time_is_told(
     assert "keeps messages for 60 s only" in caplog.text
 
 
+@once
 def test_a_restarted_broker_is_found_again(tmp_path: Path, broker: Broker, topic: str) -> None:
     own = Broker(broker.kind, tmp_path).start()
     bridges = Bridges(source(own, topic), FileLog(tmp_path / "log", fsync=False))
@@ -466,6 +473,7 @@ def test_a_restarted_broker_is_found_again(tmp_path: Path, broker: Broker, topic
         own.kill()
 
 
+@once
 def test_the_broker_may_come_later(tmp_path: Path, broker: Broker, topic: str) -> None:
     absent = Broker(broker.kind, tmp_path)
     bridge = MqttBridge(source(absent, topic), location="e", log=FileLog(tmp_path / "log"), epoch=1)

@@ -265,7 +265,7 @@ for batch in range(begin, last):
 """
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(6, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.long)])
 def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(place: Place, kills: int) -> None:
     progress, last = place.directory / "progress", 5 * kills
     config = place.spec(fsync=True, compact_after=5)

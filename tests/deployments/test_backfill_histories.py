@@ -199,6 +199,7 @@ def run_with_kills(
         run.stop()
 
 
+@pytest.mark.long
 def test_history_in_a_table_with_spark_killed_at_its_end(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     run_with_kills("delta", World(tmp_path), endpoint, ["at the end of history"], ONE_ZONE)
 

@@ -170,7 +170,10 @@ def _await(run: LocalRun, found: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize("groups", [(("A", "B"),), (("A",), ("B",))], ids=_named)
+@pytest.mark.parametrize(
+    "groups",
+    [pytest.param((("A", "B"),), id="AB", marks=pytest.mark.long), pytest.param((("A",), ("B",)), id="A|B")],
+)
 def test_an_idle_location_is_left_out(groups: Sequence[Sequence[str]], endpoint: LocalEndpoint, tmp_path: Path) -> None:
     # A is silent, then comes back with two rows that are late, in one window, and one that is not.
     a = [*_minutes(0), PAUSE, *_minutes(5, 6, 65)]

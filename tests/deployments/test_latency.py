@@ -121,6 +121,7 @@ def test_a_chain_of_units(endpoint: LocalEndpoint, tmp_path: Path) -> None:
         run.deployment.stop()
 
 
+@pytest.mark.long
 def test_a_chain_of_units_over_kafka(broker: LocalBroker, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     at = f"broker: '{broker.address}'"
     run = Run(tmp_path, endpoint, CONTINUUM.replace("{layer: cloud}", f"{{layer: cloud, {at}}}"))

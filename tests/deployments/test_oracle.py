@@ -42,16 +42,18 @@ BY_LOCATION = {**DECISIONS, "a location apart": apart}
 ROWS = {"flowunits": 700}
 
 
-CUT_EVERYWHERE = ("acme",)  # the other dataflows are cut into layers of few zones here, and otherwise by long tests
+SHORT = {("acme", "unit per operator")}
+LIKE_OTHERS = ("stateless", "windows")  # their operators are also in other dataflows
 
 
 def _cases() -> Iterator[Any]:
+    """Yield one way of each dataflow to be cut; the others are long tests."""
     for name in FLOWS:
-        short = name in CUT_EVERYWHERE
-        if not short:
-            yield pytest.param(name, "unit per layer", TWO_EDGES, id=f"{name}-two edges")
+        if name != "acme":
+            marks = [pytest.mark.long] if name in LIKE_OTHERS else []
+            yield pytest.param(name, "unit per layer", TWO_EDGES, id=f"{name}-two edges", marks=marks)
         for decision in BY_LOCATION:
-            marks = [] if short else [pytest.mark.long]
+            marks = [] if (name, decision) in SHORT else [pytest.mark.long]
             yield pytest.param(name, decision, CONTINUUM, id=f"{name}-{decision}", marks=marks)
 
 

@@ -111,6 +111,7 @@ def check(
         assert not difference, (name, difference)
 
 
+@pytest.mark.long
 def test_a_power_cut_loses_no_rows(own_endpoint: LocalEndpoint, tmp_path: Path) -> None:
     damages = [DAMAGES["emptied"], DAMAGES["any of it"]]
     check(windows, ONE_LOCATION, damages, own_endpoint, tmp_path, seed=1)

@@ -142,6 +142,7 @@ def test_an_edited_dataflow_goes_on_with_its_state(runs: Runs, source: BoundedSo
     assert highs.num_rows > 10 and not found.duplicated and found.lost
 
 
+@pytest.mark.long
 def test_a_sink_that_is_added_does_not_mix_its_rows_with_another_runs(
     source: BoundedSource, endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:

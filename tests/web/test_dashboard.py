@@ -110,6 +110,7 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     shot(page, "dashboard-deployment")
 
 
+@pytest.mark.long
 def test_a_proposal_is_rejected(serve: Serve, browser: Open) -> None:
     server = serve()
     scene.until_runs(server.store_url, scene.apply(server.store_url, server.directory))
@@ -245,6 +246,7 @@ def test_by_keyboard_alone(serve: Serve, browser: Open) -> None:
     assert page.evaluate(focused).startswith("Zone C1")
 
 
+@pytest.mark.long
 def test_five_hundred_zones_and_two_hundred_dataflows(serve: Serve, browser: Open, shot: Shot) -> None:
     server = serve("--idle")
     store = Store(server.store_url)
