@@ -49,7 +49,20 @@ STOP_SECONDS = 60.0
 
 SETTINGS = "spark.conf"
 """File of settings for the Sparks of the agents that are started here; they may be secrets."""
-_OWN = ("zones", "state", "starters", "token", "tls", SETTINGS, "headwater.db", "headwater.db-wal", "headwater.db-shm")
+SHARED = "spark"
+"""Directory of the Spark that the agents started here share."""
+_OWN = (
+    "zones",
+    "state",
+    "starters",
+    "token",
+    "tls",
+    SETTINGS,
+    SHARED,
+    "headwater.db",
+    "headwater.db-wal",
+    "headwater.db-shm",
+)
 """Headwater's own files below the directory of this machine's agents."""
 
 _NOT_FOR_AGENTS = (TOKEN_FILE_ENV, CA_ENV, "HEADWATER_OWNER_TOKEN", "HEADWATER_STORE")
@@ -214,11 +227,19 @@ class Agents:
     they are ended.
     """
 
-    def __init__(self, home: Path, *, options: tuple[str, ...] = (), routes: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        options: tuple[str, ...] = (),
+        routes: Mapping[str, str] | None = None,
+        shares_spark: bool = False,
+    ) -> None:
         """``options`` are given to agents started here; ``routes`` are addresses for reaching agents from other nodes,
-        where these differ from the agents' own.
+        where these differ from the agents' own. ``shares_spark``: those started here use one Spark.
         """
         self.home = home.resolve()
+        self._shares_spark = shares_spark
         self._options = options
         self._routes = dict(routes or {})
         self._wires: dict[str, Wire] = {}
@@ -337,6 +358,7 @@ class Agents:
         roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
         command = [sys.executable, "-m", "headwater", "zone", zone, "--stand-in", "--dir", str(directory)]
+        command += ["--share-spark", str(self.home / SHARED)] if self._shares_spark else []
         with (directory / "agent.log").open("ab") as log:
             process = subprocess.Popen(
                 [*command, "--listen", listen, *self._own_permissions(), *self._options],
@@ -402,6 +424,12 @@ class Agents:
             if (spark := LocalEndpoint.attach(record.parent)) is not None:
                 spark.stop()
                 found.add(record.parents[2].name)
+        users = [file.name for file in (self.home / SHARED / "users").glob("[!.]*")]
+        if (spark := LocalEndpoint.attach(self.home / SHARED)) is not None:
+            spark.stop()
+            found.update(users)
+        for name in users:
+            (self.home / SHARED / "users" / name).unlink(missing_ok=True)
         return found
 
     def _reap(self, zone: str) -> None:

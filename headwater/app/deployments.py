@@ -223,6 +223,7 @@ def up(
     *,
     home: Path = HOME,
     options: tuple[str, ...] = (),
+    shares_spark: bool = True,
     open_node: OpenNode | None = None,
     nodes: Iterable[Node] = (),
     stop: threading.Event | None = None,
@@ -230,7 +231,8 @@ def up(
 ) -> None:
     """Run the controller until ``stop`` is set; ``nodes`` are opened at once, others at their first use.
 
-    Agents of nodes without an address run on this machine, below ``home``, with ``options``.
+    Agents of nodes without an address run on this machine, below ``home``, with ``options``. ``shares_spark``: they
+    use one Spark, but for those of zones with Spark settings.
     """
     from headwater.agent.agents import Agents
     from headwater.agent.starters import starting
@@ -239,7 +241,7 @@ def up(
     with closing(Store(resolved_url(store_url))) as store, ExitStack() as stack:
         if open_node is None:
             stack.enter_context(starting(home))
-            agents = Agents(home, options=options)
+            agents = Agents(home, options=options, shares_spark=shares_spark)
             open_node = agents.open
             for node in nodes:
                 try:

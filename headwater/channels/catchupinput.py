@@ -36,8 +36,8 @@ class CatchUpInput:
     def next_end(self, has_come: Callable[[Offset], bool]) -> Offset | None:
         """Wait for the end of the next batch to repeat and for its entries.
 
-        Return None for a batch of its own: the first one at once, later ones at its triggers. Raise ChannelError for a query that is to
-        end, so that it plans no batch of its own.
+        Return None for a batch of its own: the first one at once, later ones at its triggers. Raise ChannelError for a
+        query that is to end, so that it plans no batch of its own.
         """
         deadline, batch = time.monotonic() + SILENT, self._batches.next_batch
         tick: float | None = None

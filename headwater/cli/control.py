@@ -227,6 +227,10 @@ def up(
     ] = None,
     store: StoreOption = None,
     home: Home = Path(".headwater"),
+    share_spark: Annotated[
+        bool,
+        typer.Option(help="Let the zones on this machine use one Spark; a zone with `spark:` has its own."),
+    ] = True,
     quick: Quick = False,
     packages: Packages = "",
     conf: Conf = None,
@@ -298,7 +302,7 @@ def up(
     secured = TlsOptions(tls, tls_cert, tls_key)
     serving: dict[str, Any] = {"trust_code": trust_code, "zones": zones, "tls": secured, "compute_limit": limit}
     with served(listen, metrics, store, home, say=tell, **serving):
-        deployments.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
+        deployments.up(store, home=home, options=options, shares_spark=share_spark, nodes=nodes, stop=stop, say=tell)
     tell("stopped; all units keep running")
 
 

@@ -79,6 +79,13 @@ def zone(
     packages: Packages = "",
     conf: Conf = None,
     conf_file: ConfFile = None,
+    share_spark: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of a Spark that agents of this machine share; a zone with `spark:` has its own.",
+            show_default=False,
+        ),
+    ] = None,
     quick: Quick = False,
     trigger: Annotated[
         str, typer.Option(help="Time between two batches, 0s to 24h.", parser=bounds.trigger)
@@ -177,6 +184,7 @@ def zone(
         quick=quick,
         settings=spark_settings(packages, conf, conf_file),
         secrets=permissions.secrets,
+        shared=share_spark,
     )
     channel = ChannelSettings(max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value)
     settings = UnitSettings(trigger=trigger, channel=channel, state_store=state_store, catch_up=catch_up)

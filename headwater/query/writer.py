@@ -9,9 +9,9 @@ Option ``config`` of ``headwater_sink``::
 ``tracking`` is the JSON form of LatencyTracking. ``run`` is the result of
 ``checkpoint.begin_run``: without it a batch cannot be taken back. ``checkpoint`` is the directory that is synced
 before a batch is published: without it a power cut may lose rows. ``checked`` is the JSON form of CheckedFiles.
-``catch_up`` has the file of batches that the unit repeats, and its checkpoint: their output is discarded. All five may be left out. Spark
-writes no results that change to a Python sink, so ``start_updates`` writes each batch of them by itself, with its
-number as option ``batch``.
+``catch_up`` has the file of batches that the unit repeats, and its checkpoint: their output is discarded. All five may
+be left out. Spark writes no results that change to a Python sink, so ``start_updates`` writes each batch of them by
+itself, with its number as option ``batch``.
 
 With one sink writer the frame's columns are the output's. With several the frame is ``__out`` (the
 tag) and one struct column ``o<tag>`` per sink writer, so that one query feeds them all.

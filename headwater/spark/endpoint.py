@@ -166,6 +166,13 @@ class Endpoint(Protocol):
     def stop(self) -> None:
         """Stop the server, or disconnect from it."""
 
+    def share(self, busy_s: float) -> float:
+        """Return this endpoint's share of the Spark's core time, given the seconds that its batches took so far."""
+
+    @property
+    def part(self) -> float:
+        """Its part of the Spark's memory."""
+
 
 @dataclass
 class LocalEndpoint:
@@ -182,6 +189,7 @@ class LocalEndpoint:
     processes: tuple[int, ...] = ()
     """The server and the zygote of its Python workers; none where a cluster does the work."""
     slots: int | None = None
+    part: float = 1.0
 
     @classmethod
     def attach(
@@ -423,6 +431,10 @@ class LocalEndpoint:
         self.port, self.token, self.pid = again.port, again.token, again.pid
         self.session_id, self.attached, self.processes = again.session_id, False, again.processes
         self._process, self._zygote = again._process, again._zygote
+
+    def share(self, busy_s: float) -> float:
+        """Return 1: nobody else uses it."""
+        return 1.0
 
     def log_tail(self, lines: int = 20) -> str:
         """Return the end of the server's log."""

@@ -51,8 +51,10 @@ class CpuClock:
         self._owed = 0.0
         """Core seconds of ended processes that their parents' accounts do not include yet."""
 
-    def take(self, now: Mapping[Key, Process]) -> float:
+    def take(self, now: Mapping[Key, Process], share: float = 1.0) -> float:
         """Return the core seconds since the last sample; the first sample only sets the start.
+
+        ``share``: the part of them that counts.
 
         A process that has ended is counted up to the sample before. Its later time is in
         its parent's account of ended children, if the parent has waited for it.
@@ -64,7 +66,7 @@ class CpuClock:
         own = sum(max(0.0, p.own - last.get(key, none).own) for key, p in now.items())
         ended = sum(max(0.0, p.ended - last.get(key, none).ended) for key, p in now.items())
         counted = sum(p.own + p.ended for key, p in last.items() if key not in now)
-        taken = own + max(0.0, ended - counted - self._owed)
+        taken = (own + max(0.0, ended - counted - self._owed)) * share
         self._owed = max(0.0, counted - ended)
         self.seconds += taken
         return taken
@@ -104,6 +106,8 @@ class Meter:
         self._processes: list[psutil.Process] = []
         self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
         self._paid_until = 0.0
+        self._batches_s = 0.0
+        """Seconds that all batches took."""
         self._pss: int | None = None
         self._weighed = 0.0
         self.seen: HostProgress | None = None
@@ -123,13 +127,15 @@ class Meter:
         busy = _busy(cpus)
         self._all += max(0.0, busy - self._busy) if self._busy is not None else 0.0
         self._busy = busy
-        self._account.take(tree)
+        self._account.take(tree, self._endpoint.share(self._batches_s))
+        part = self._endpoint.part
         own = _figures([self._own])
         self._agent.take({key: Process(p.own, 0.0, p.memory) for key, p in own.items()})
         self._samples.append((time.time(), self._account.seconds))
         if self._pss is None or time.monotonic() - self._weighed >= _WEIGH:
             self._weighed = time.monotonic()
-            self._pss = pss_of([*(pid for pid, _ in tree), self._own.pid])
+            whole, agent = pss_of(pid for pid, _ in tree), pss_of([self._own.pid])
+            self._pss = None if whole is None or agent is None else round(whole * part) + agent
         before = self.seen.others_s if self.seen else 0.0
         bounds = (float(len(cpus)), quota_of(roots[0]), float(self._endpoint.cores))
         self.seen = HostProgress(
@@ -140,7 +146,7 @@ class Meter:
             cpu_s=self._account.seconds,
             agent_s=self._agent.seconds,
             others_s=max(before, self._all - self._account.seconds - self._agent.seconds),
-            memory=sum(p.memory for p in tree.values()),
+            memory=round(sum(p.memory for p in tree.values()) * part),
             memory_free=int(psutil.virtual_memory().available),
             agent_memory=sum(p.memory for p in own.values()),
             pss=self._pss,
@@ -154,6 +160,7 @@ class Meter:
         told = [(u, [b for b in u.batches if b.id > u.paid]) for u in units]
         told = [(unit, batches) for unit, batches in told if batches]
         total = sum(b.seconds for _, batches in told for b in batches)
+        self._batches_s += total
         if not self._samples or total <= 0:
             return
         begin = min(b.begun for _, batches in told for b in batches)

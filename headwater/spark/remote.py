@@ -35,6 +35,7 @@ class RemoteEndpoint:
     attached = True
     slots: int | None = None
     processes: tuple[int, ...] = ()
+    part = 1.0
 
     def __init__(self, url: str, directory: Path, cores: int) -> None:
         self.url, self._token_env = _split(url)
@@ -95,6 +96,10 @@ class RemoteEndpoint:
         if session is not None:
             with contextlib.suppress(Exception):  # the server may be gone
                 session.client.close()
+
+    def share(self, busy_s: float) -> float:
+        """Return 1: its processes are not seen."""
+        return 1.0
 
     def _insist(self, session_id: str, token: str | None) -> SparkSession:
         session = _try(self.url, session_id, token)

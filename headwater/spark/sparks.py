@@ -13,6 +13,7 @@ from headwater.continuum.sparksettings import SparkSettings
 from headwater.core.permissions import OPEN
 from headwater.spark.endpoint import Endpoint, LocalEndpoint, end_stale
 from headwater.spark.remote import RemoteEndpoint
+from headwater.spark.shared import SharedEndpoint
 from headwater.spark.smallhost import HEAP_MB
 
 _LOG = logging.getLogger(__name__)
@@ -28,6 +29,9 @@ _LEAST_MB, _MOST_MB, _USUAL_MB = 400, 8192, 1024
 class Sparks:
     """Start, find again and stop a node's Spark below a directory; ``given``: an existing one.
 
+    ``shared``: the directory of a Spark for all agents of this machine. A node of a zone with a Spark or with settings
+    of its own does not use it.
+
     ``cores`` and ``memory_mb`` override the capabilities of the node's host, ``settings`` those of its zone;
     ``secrets`` are the names of the secrets that dataflows may know.
     """
@@ -41,6 +45,7 @@ class Sparks:
         quick: bool = False,
         settings: SparkSettings | None = None,
         secrets: Sequence[str] = OPEN.secrets,
+        shared: Path | None = None,
         given: Endpoint | None = None,
     ) -> None:
         self._directory = directory.resolve()
@@ -49,6 +54,7 @@ class Sparks:
         self._quick = quick
         self._settings = settings or SparkSettings()
         self._secrets = secrets
+        self._shared = shared
         self._given = given
         self._known: tuple[Host, Endpoint] | None = None
         self._ends = 0
@@ -87,6 +93,18 @@ class Sparks:
         master = spark if spark is not None and spark.startswith("spark://") else None
         settings = node.spark_settings.overridden_by(self._settings)
         found = LocalEndpoint.attach(directory, settings, self._secrets)
+        if found is None and self._shared is not None and spark is None and node.spark_settings == SparkSettings():
+            joined = SharedEndpoint.join(
+                self._shared.resolve(),
+                node.name,
+                directory,
+                cores=self._cores or cores_of(host),
+                settings=settings,
+                secrets=self._secrets,
+                quick=self._quick,
+            )
+            if joined is not None:
+                return joined
         return found or self._start(directory, host, master, settings)
 
     def _start(self, directory: Path, host: Host, master: str | None, settings: SparkSettings) -> LocalEndpoint:

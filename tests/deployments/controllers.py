@@ -34,7 +34,7 @@ _DUMP_SECONDS = 3.0
 def story(place: Path) -> str:
     """Return the end of the log of each zone's Spark, and the stacks of the threads that work on queries."""
     told = []
-    for record in sorted(place.glob("zones/*/spark/*/server.json")):
+    for record in sorted([*place.glob("zones/*/spark/*/server.json"), *place.glob("spark/server.json")]):
         spark = LocalEndpoint.attach(record.parent)
         if spark is None:
             told.append(f"--- {record.parent} has ended")
@@ -75,8 +75,9 @@ def apply(plan: DeploymentPlan, store: str) -> int:
 class Controller:
     """`headwater up` in a separate process, killed and restarted at random moments."""
 
-    def __init__(self, name: str, place: Path, seed: int) -> None:
+    def __init__(self, name: str, place: Path, seed: int, *, share_spark: bool = True) -> None:
         self.name = name
+        self._share = "--share-spark" if share_spark else "--no-share-spark"
         self.place = place
         self.kills = 0
         self._chance = random.Random(seed)
@@ -96,7 +97,7 @@ class Controller:
         root = str(Path(__file__).resolve().parents[2])
         with (self.place / "up.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--home", str(self.place), "--quick"],
+                [*command, "--home", str(self.place), "--quick", self._share],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": root},
@@ -139,9 +140,9 @@ class Controller:
 
 
 @contextmanager
-def running(name: str, place: Path, *, seed: int) -> Iterator[Controller]:
+def running(name: str, place: Path, *, seed: int, share_spark: bool = True) -> Iterator[Controller]:
     """Yield a controller; end it afterwards, with the agents that it has started."""
-    started = Controller(name, place, seed=seed)
+    started = Controller(name, place, seed=seed, share_spark=share_spark)
     try:
         yield started
     finally:

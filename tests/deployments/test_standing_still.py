@@ -80,7 +80,7 @@ def test_zones_that_stand_still_are_told_and_lose_nothing(endpoint: LocalEndpoin
     source = BoundedSource(tmp_path / "in", made, rows_per_file=10)
     plan, zones = planned(source.path), Zones(tmp_path)
     released = iter(source.release())
-    with running(NAME, tmp_path, seed=1) as controller:
+    with running(NAME, tmp_path, seed=1, share_spark=False) as controller:
         controller.carry_out(apply(plan, zones.store), kill=False)
         next(released)
         until(lambda: zones.arrived("L1") and zones.arrived("L2"), "the first rows")

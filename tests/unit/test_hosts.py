@@ -102,6 +102,10 @@ class Spark:
 
     processes: tuple[int, ...] = ()
     cores: int = 64
+    part: float = 1.0
+
+    def share(self, busy_s: float) -> float:
+        return self.part
 
     def known(self) -> Any:
         """Return the endpoint with its host, as a node's Sparks do."""
@@ -134,11 +138,15 @@ def test_a_process_that_works_is_seen() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
         spark = Spark(processes=(one.pid,))
         hosts = HostMeter(spark)  # type: ignore[arg-type]
+        quarter = HostMeter(Spark(processes=(one.pid,), part=0.25))  # type: ignore[arg-type]
+        quarter.look(())
         hosts.look(())
         assert one.stdin is not None and one.stdout is not None
         one.stdout.readline()
         hosts.look(())
-        (seen,) = hosts.progress()
+        quarter.look(())
+        (seen,), (part,) = hosts.progress(), quarter.progress()
+        assert part.cpu_s < seen.cpu_s / 2 and part.memory < seen.memory / 2, "others use that Spark, too"
         assert (seen.host, seen.zone) == ("host", "zone")
         assert seen.cpu_s > 0 and seen.memory > 2**20 and seen.memory_free
         assert seen.agent_memory > 2**20
