@@ -107,6 +107,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        import headwater
+
+        typer.echo(headwater.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_tell_version)
+    ] = False,
+) -> None: ...
+
+
 app.add_typer(broker.app, name="broker", no_args_is_help=True)
 plan.register(app)
 control.register(app)

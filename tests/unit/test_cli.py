@@ -197,7 +197,8 @@ def heavy_modules(imported: str) -> list[str]:
 def test_version() -> None:
     import headwater
 
-    assert invoke("version") == (0, f"{headwater.__version__}\n", "")
+    for asked in ("version", "--version"):
+        assert invoke(asked) == (0, f"{headwater.__version__}\n", "")
 
 
 def readings(values: list[float]) -> list[dict[str, object]]:
