@@ -1,14 +1,16 @@
 """Bytes over each link: all to the cloud, by the dataflow's marks, as the optimiser chooses, and the least possible.
 
-Three dataflows run to their end on one Spark, in the same process, over zones whose links are metered: the Acme
-demonstration, the taxi query, and the pipeline of the FlowUnits paper. The optimiser knows how many rows each operator
+Dataflows run to their end on one Spark, in the same process, over zones whose links are metered: the Acme
+demonstration, the taxi query, the pipeline of the FlowUnits paper, and each Nexmark query (in the quick form, a few).
+The optimiser knows how many rows each operator
 takes and gives. The sinks of every variant are compared with one batch run before a figure counts.
 
 * ``all_to_cloud``: sources and declarations of event time below, everything else in the cloud
 * ``by_marks``: layers as marked; ``marks_rewritten``: the same with ``--rewrite`` (not in the quick form)
 * ``optimised``: without marks, with ``--rewrite``
 * ``bound``: what the cloud must at least be told: the rows of the sink from which all results follow, sorted, as Arrow
-  compressed by zstd at its highest level. No placement sends less without knowing the data.
+  compressed by zstd at its highest level. No placement sends less without knowing the data. Results that name no
+  location have no bound for a single link: all of them cross each level of the tree, wherever they are from.
 
     python -m benchmarks.boundary [--quick] [--json FILE]
 """
@@ -20,10 +22,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import common
+from examples.nexmark.flow import QUERIES
 from headwater.continuum.model import Continuum
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.graph import Dataflow
@@ -112,7 +116,29 @@ def flowunits(place: Path, *, quick: bool) -> Case:
     )
 
 
-CASES: Mapping[str, Callable[..., Case]] = {"acme": acme, "taxi": taxi, "flowunits": flowunits}
+def nexmark(query: str, place: Path, *, quick: bool) -> Case:
+    """Return one of the Nexmark queries over generated events."""
+    from examples.nexmark.flow import HERE
+    from examples.nexmark.flow import nexmark as dataflow
+    from examples.nexmark.generate import Workload, write_files
+
+    workload = Workload()
+    for at, file in enumerate(write_files(place, 20_000 if quick else 200_000, workload, files=3)):
+        os.utime(file, (at, at))
+    return Case(
+        flow=dataflow(str(place), [query], bounds=workload.bounds, name=f"nexmark-{query}"),
+        continuum=Continuum.from_yaml(HERE / "continuum.yaml"),
+        tells=query,
+    )
+
+
+CASES: Mapping[str, Callable[..., Case]] = {
+    "acme": acme,
+    "taxi": taxi,
+    "flowunits": flowunits,
+    **{f"nexmark-{query}": partial(nexmark, query) for query in QUERIES},
+}
+IN_QUICK = ("acme", "taxi", "flowunits", "nexmark-q5", "nexmark-q8", "nexmark-q17")
 
 
 def usual_plans(case: Case) -> dict[str, DeploymentPlan]:
@@ -174,14 +200,31 @@ def measure(
     return {link.link: link.bytes for link in outcome.progress.links}
 
 
-def bound(case: Case, link: str, rows: pa.Table) -> int:
-    """Return the compressed bytes of the rows that come over a link."""
+def bounds(case: Case, links: list[str], rows: pa.Table) -> dict[str, int]:
+    """Return the compressed bytes of the rows that come over each link, and over all of them."""
     import pyarrow as pa
 
-    (lower,) = (zone for zone in case.continuum.zones if zone.link is not None and zone.link.name == link)
-    if "location" in rows.column_names:
-        here = case.continuum.covered(lower.name)
-        rows = rows.filter(pa.compute.is_in(rows["location"], pa.array(here)))
+    if "location" not in rows.column_names and len(links) > 1:
+        lowest, root = case.continuum.layers[0].name, case.continuum.root.name
+        zones = [case.continuum.covering(lowest, location) for location in case.flow.locations]
+        levels = {len(case.continuum.links_up(zone.name, root)) for zone in zones}
+        assert len(levels) == 1, "locations of several depths"
+        return {"all": levels.pop() * compressed(rows)}
+    found = {}
+    for zone in case.continuum.zones:
+        if zone.link is not None:
+            here = pa.array(case.continuum.covered(zone.name))
+            inside = rows
+            if "location" in rows.column_names:
+                inside = rows.filter(pa.compute.is_in(rows["location"], here))
+            found[zone.link.name] = compressed(inside)
+    return {**found, "all": sum(found.values())}
+
+
+def compressed(rows: pa.Table) -> int:
+    """Return the bytes of the rows, sorted and compressed."""
+    import pyarrow as pa
+
     if not rows.num_rows:
         return 0
     rows = rows.sort_by([(name, "ascending") for name in rows.column_names])
@@ -206,12 +249,13 @@ def run_case(name: str, place: Path, endpoint: LocalEndpoint, *, quick: bool) ->
         found[variant] = measure(plan, place / variant, endpoint, expected)
         say(f"{name} {variant}: {sum(found[variant].values()):,} bytes over all links, results right")
     links = [zone.link.name for zone in case.continuum.zones if zone.link is not None]
+    least = bounds(case, links, expected[case.tells])
     rows = []
     for link in links:
-        sent = {variant: found[variant].get(link, 0) for variant in VARIANTS if variant in found}
-        rows.append({"flow": name, "link": link, **sent, "bound": bound(case, link, expected[case.tells])})
-    total = {key: sum(row[key] for row in rows) for key in (*found, "bound")}
-    return [*rows, {"flow": name, "link": "all", **total}]
+        sent = {variant: of.get(link, 0) for variant, of in found.items()}
+        rows.append({"flow": name, "link": link, **sent, **({"bound": least[link]} if link in least else {})})
+    total = {variant: sum(of.values()) for variant, of in found.items()}
+    return [*rows, {"flow": name, "link": "all", **total, "bound": least["all"]}]
 
 
 def say(text: str) -> None:
@@ -221,18 +265,20 @@ def say(text: str) -> None:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the table of the bytes."""
-    names = [name for name in (*VARIANTS, "bound") if name in rows[0]]
-    lines = [f"{'flow':<10} {'link':<10} " + " ".join(f"{name:>15}" for name in names)]
+    names = [name for name in (*VARIANTS, "bound") if any(name in row for row in rows)]
+    lines = [f"{'flow':<12} {'link':<10} " + " ".join(f"{name:>15}" for name in names)]
     for row in rows:
-        lines.append(f"{row['flow']:<10} {row['link']:<10} " + " ".join(f"{row[name]:>15,}" for name in names))
+        shown = (f"{row[name]:>15,}" if name in row else f"{'-':>15}" for name in names)
+        lines.append(f"{row['flow']:<12} {row['link']:<10} " + " ".join(shown))
     return "\n".join(lines)
 
 
 def main() -> int:
     """Measure, print a table, write JSON."""
     made = common.arguments("Bytes over links, as marked and as the optimiser chooses", repeats=1)
-    made.add_argument("--flows", nargs="+", choices=list(CASES), default=list(CASES))
+    made.add_argument("--flows", nargs="+", choices=list(CASES), help="only these")
     options = made.parse_args()
+    flows = options.flows or (IN_QUICK if options.quick else list(CASES))
     facts = common.facts(quick=options.quick)
     rows: list[dict[str, Any]] = []
     from headwater.spark.endpoint import LocalEndpoint
@@ -243,7 +289,7 @@ def main() -> int:
         conf = {"spark.sql.shuffle.partitions": "1"}
         endpoint = LocalEndpoint.start(place / "spark", memory_mb=2048, python_path=root, extra_conf=conf, quick=True)
         try:
-            for name in options.flows:
+            for name in flows:
                 rows += run_case(name, place / name, endpoint, quick=options.quick)
                 common.write_result(options.json, {"rows": rows}, facts=facts)
         finally:

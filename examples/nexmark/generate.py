@@ -177,9 +177,7 @@ def _person(person: int, micros: int, draw: random.Random, texts: _Texts) -> str
     return _filled(values, SIZES["person"] - NUMBER - sum(map(len, values[1:6])), draw, texts)
 
 
-def _auction(
-    auction: int, seller: int, micros: int, draw: random.Random, texts: _Texts, workload: Workload
-) -> str:
+def _auction(auction: int, seller: int, micros: int, draw: random.Random, texts: _Texts, workload: Workload) -> str:
     category = FIRST_CATEGORY + draw.randrange(CATEGORIES)
     begin = price(draw)
     horizon_ms = workload.in_flight * EPOCH / AUCTIONS / workload.rate * 1000

@@ -48,11 +48,15 @@ def q17(s: Streams) -> Stream:
         max_price="max(price)",
         sum_price="sum(price)",
     )
-    found = own.to_layer("cloud").group_by("window", "auction").agg(
-        **{name: f"sum({name})" for name in ("total_bids", *ranks)},
-        min_price="min(min_price)",
-        max_price="max(max_price)",
-        sum_price="sum(sum_price)",
+    found = (
+        own.to_layer("cloud")
+        .group_by("window", "auction")
+        .agg(
+            **{name: f"sum({name})" for name in ("total_bids", *ranks)},
+            min_price="min(min_price)",
+            max_price="max(max_price)",
+            sum_price="sum(sum_price)",
+        )
     )
     mean = "sum_price / total_bids AS avg_price"
     return found.select("auction", _DAY, "total_bids", *ranks, "min_price", "max_price", mean, "sum_price")

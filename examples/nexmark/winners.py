@@ -21,7 +21,9 @@ def offers(s: Streams, auction: tuple[str, ...], bid: tuple[str, ...]) -> Stream
     """Return the bids that came while their auctions were open, with these columns of both."""
     opened = s.auction.select("id AS auction", "dateTime", "expires", *(c for c in auction if c != "expires"))
     bids = s.bid.select("auction", "dateTime AS bid_dateTime", *bid)
-    pairs = opened.to_layer("cloud").join(bids.to_layer("cloud"), "auction", between=("0 seconds", f"{s.bounds.auction} seconds"))
+    pairs = opened.to_layer("cloud").join(
+        bids.to_layer("cloud"), "auction", between=("0 seconds", f"{s.bounds.auction} seconds")
+    )
     return pairs.where("bid_dateTime <= expires")
 
 

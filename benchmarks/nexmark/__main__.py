@@ -1,0 +1,272 @@
+"""Rows per second of the Nexmark queries: Headwater over zones and in one unit, plain Spark, and Flink.
+
+The same generated files are read to their end, on the cores of this machine, and each query is run on its own:
+
+* ``zones``: units over eight zones as the queries are marked (five edges, two sites, a cloud), on one Spark
+* ``one_unit``: the same dataflow as one unit
+* ``plain``: hand-written Structured Streaming on the same Spark (``plain.py``)
+* ``flink``: the published statements on a mini-cluster of PyFlink, installed below the user's cache (``flinkjob.py``)
+
+The results of every variant are compared with one batch run before a figure counts. The seconds have start and end of
+the query in them. Rows are those of the streams that the query reads. Headwater and plain Spark commit every batch,
+Flink checkpoints every second.
+
+    python -m benchmarks.nexmark [--quick] [--json FILE] [--repeats N] [--events N] [--queries q0 ...] [--flink]
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import common
+from benchmarks.nexmark import flink, plain
+from examples.nexmark.flow import HERE, QUERIES, nexmark
+from examples.nexmark.generate import Workload, events, write_files
+from examples.nexmark.streams import KINDS, Bounds
+from headwater.app.local import LocalRun
+from headwater.continuum.model import Continuum
+from headwater.core.errors import RuntimeFailure
+from headwater.disk.settings import UnitSettings
+from headwater.plan.build import build, one_unit
+from headwater.spark.endpoint import LocalEndpoint
+from headwater.testing import batch_result, compare
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FULL, QUICK, WARM = 1_000_000, 20_000, 2_000  # events
+FILES, FILES_PER_BATCH = 20, 5  # of each stream and location
+FEW = ("q1", "q5", "q8", "q9")  # in the quick form: a projection, windows, a join of windows, winning bids
+CONTINUUM = Continuum.from_yaml(HERE / "continuum.yaml")
+
+
+@dataclass(frozen=True)
+class Input:
+    """Generated files in the forms of all variants, with the rows of each stream and the expected results."""
+
+    place: Path
+    rows: Mapping[str, int]
+    bounds: Bounds
+    expected: Mapping[str, pa.Table]
+
+    @property
+    def data(self) -> Path:
+        """The files by location."""
+        return self.place / "data"
+
+
+def write(place: Path, count: int, workload: Workload) -> dict[str, int]:
+    """Write the events by location, by stream, and in one file of each stream; return the rows of each stream."""
+    data = place / "data"
+    for at, file in enumerate(write_files(data, count, workload, files=FILES)):
+        os.utime(file, (at, at))  # Spark reads files in the order of their times
+    lines: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for event in events(count, workload):
+        lines[event.kind].append(event.line)
+    for kind in KINDS:
+        for form in ("by_stream", "in_order"):
+            (place / form / kind).mkdir(parents=True)
+        for file in data.glob(f"*/{kind}/*.csv"):
+            os.link(file, place / "by_stream" / kind / f"{file.parts[-3]}-{file.name}")
+        (place / "in_order" / kind / "all.csv").write_text("".join(f"{line}\n" for line in lines[kind]))
+    return {kind: len(found) for kind, found in lines.items()}
+
+
+def prepare(place: Path, count: int, queries: Sequence[str], endpoint: LocalEndpoint) -> Input:
+    """Write the input, and compute the expected results in one batch run."""
+    workload = Workload()
+    rows = write(place, count, workload)
+    flow = nexmark(str(place / "data"), queries, bounds=workload.bounds)
+    expected = batch_result(endpoint.session(), flow, CONTINUUM)
+    if empty := [query for query in queries if not expected[query].num_rows]:
+        raise RuntimeFailure(f"no results of {', '.join(empty)}, which proves nothing", hint="give more --events")
+    return Input(place, rows, workload.bounds, expected)
+
+
+def headwater(shape: str) -> Callable[[str, Input, Path, LocalEndpoint], float]:
+    """Return the run of a query over the zones, or as one unit."""
+
+    def run(query: str, given: Input, place: Path, endpoint: LocalEndpoint) -> float:
+        begun = time.monotonic()
+        flow = nexmark(
+            str(given.data),
+            [query],
+            write=lambda stream, _: stream.write.json(str(place / "out")),
+            bounds=given.bounds,
+            files_per_batch=FILES_PER_BATCH,
+        )
+        decision = one_unit(flow, CONTINUUM) if shape == "one_unit" else None
+        plan = build(flow, CONTINUUM, decision)
+        assert (len(plan.units) == 1) == (shape == "one_unit")
+        deployment = LocalRun(plan, place / "run", endpoint, UnitSettings(trigger="0 seconds"))
+        deployment.start()
+        try:
+            deployment.drain()
+        finally:
+            deployment.stop()
+        return time.monotonic() - begun
+
+    return run
+
+
+def by_hand(query: str, given: Input, place: Path, endpoint: LocalEndpoint) -> float:
+    """Run the hand-written query."""
+    return plain.run(query, given.data, place, endpoint, given.bounds, files_per_batch=FILES_PER_BATCH)
+
+
+VARIANTS: Mapping[str, Callable[[str, Input, Path, LocalEndpoint], float]] = {
+    "zones": headwater("zones"),
+    "one_unit": headwater("one_unit"),
+    "plain": by_hand,
+}
+
+
+def check(query: str, out: Path, given: Input, endpoint: LocalEndpoint, variant: str) -> None:
+    """Raise RuntimeFailure if the rows in JSON files differ from the batch run's."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    wanted = given.expected[query]
+    types = from_arrow_schema(wanted.schema)
+    files = [str(f) for f in out.rglob("*") if f.is_file() and not any(p[0] in "._" for p in f.relative_to(out).parts)]
+    texts = ", ".join(f"{name} string" for name in wanted.column_names)
+    read = endpoint.session().read.schema(texts).json(files)
+    found = read.select(*(F.col(field.name).cast(field.dataType).alias(field.name) for field in types)).toArrow()
+    if query == "q4" and variant == "flink":  # it has a row for each category, and no former ones
+        wanted = final_means(wanted)
+    if difference := compare(wanted, found):
+        raise RuntimeFailure(f"{query} of {variant} differs from the batch run: {difference.examples}")
+
+
+def final_means(table: pa.Table) -> pa.Table:
+    """Return the row of query 4 with the most auctions of each category."""
+    rows = sorted(table.to_pylist(), key=lambda row: row["auctions"])
+    return table.from_pylist(list({row["category"]: row for row in rows}.values()), table.schema)
+
+
+def on_spark(query: str, given: Input, endpoint: LocalEndpoint, turn: int) -> dict[str, float]:
+    """Run the variants on Spark in turn; return their seconds."""
+    found = {}
+    names = [name for name in VARIANTS if name != "plain" or query in plain.statements(given.bounds)]
+    for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        place = Path(tempfile.mkdtemp(prefix=f"{query}-{name}-", dir=given.place))
+        found[name] = VARIANTS[name](query, given, place, endpoint)
+        check(query, place / "out", given, endpoint, name)
+        shutil.rmtree(place)
+        say(f"{query:<4} {name:<9} {found[name]:7.2f} s, result right")
+    return found
+
+
+def on_flink(
+    python: Path, queries: Sequence[str], warm: Input, given: Input, endpoint: LocalEndpoint, repeats: int
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Run all queries on Flink; return the seconds of each, and the errors of those that have none."""
+    taken: dict[str, list[float]] = {query: [] for query in queries}
+    errors: dict[str, str] = {}
+    for turn, data in enumerate([warm, *[given] * repeats]):
+        out = Path(tempfile.mkdtemp(prefix="flink-", dir=given.place))
+        order = {
+            "data": str(data.place / "by_stream"),
+            "in_order": str(data.place / "in_order"),
+            "side": str(data.data / "side_input.csv"),
+            "out": str(out),
+            "cores": len(os.sched_getaffinity(0)),
+        }
+        supported = [query for query in queries if query not in flink.UNSUPPORTED]
+        for query, row in flink.run(python, order, supported, given.place / "flink.log"):
+            if "error" in row:
+                errors[query] = row["error"]
+                say(f"{query:<4} flink     {row['error'][:200]}")
+                continue
+            check(query, out / query, data, endpoint, "flink")
+            say(f"{query:<4} flink     {row['s']:7.2f} s, result right")
+            if turn:
+                taken[query].append(row["s"])
+        shutil.rmtree(out)
+    return taken, {**errors, **{q: why for q, why in flink.UNSUPPORTED.items() if q in queries}}
+
+
+def say(text: str) -> None:
+    """Print the progress."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of rows per second."""
+    names = ("zones", "one_unit", "plain", "flink")
+    lines = [f"{'query':<6} {'rows':>10} " + " ".join(f"{name:>11}" for name in names)]
+    for row in rows:
+        shown = (f"{row['rows_per_s'][name]:>11,}" if name in row["rows_per_s"] else f"{'-':>11}" for name in names)
+        lines.append(f"{row['query']:<6} {row['rows']:>10,} " + " ".join(shown))
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure, print a table, write the JSON."""
+    parser = common.arguments("rows per second of the Nexmark queries", repeats=3)
+    parser.add_argument("--events", type=int, metavar="N", help="events of the input")
+    parser.add_argument("--queries", nargs="+", choices=list(QUERIES), help="only these")
+    parser.add_argument("--flink", action="store_true", help="install Flink in the quick form too (700 MB)")
+    options = parser.parse_args()
+    facts = common.facts(quick=options.quick)
+    queries = options.queries or (list(FEW) if options.quick else list(QUERIES))
+    repeats, count = common.repeats_of(options), options.events or (QUICK if options.quick else FULL)
+    taken: dict[str, dict[str, list[float]]] = {query: {} for query in queries}
+    python, missing = flink.python(install=options.flink or not options.quick)
+    errors: dict[str, str] = {}
+    endpoint = None
+    place = Path(tempfile.mkdtemp(prefix="headwater-nexmark-"))
+    try:
+        conf = {"spark.sql.shuffle.partitions": str(len(os.sched_getaffinity(0)))}
+        root = (str(common.ROOT),)
+        endpoint = LocalEndpoint.start(
+            place / "spark", memory_mb=2048, python_path=root, extra_conf=conf, quick=options.quick
+        )
+        given = prepare(place / "input", count, queries, endpoint)
+        warm = given if options.quick else prepare(place / "warm", WARM * 10, queries, endpoint)
+        for query, turn in itertools.product(queries, range(0 if options.quick else -1, repeats)):
+            seconds = on_spark(query, given if turn >= 0 else warm, endpoint, turn)
+            for name, s in seconds.items() if turn >= 0 else ():
+                taken[query].setdefault(name, []).append(s)
+        if python is None:
+            say(f"flink: {missing}")
+        else:
+            by_flink, errors = on_flink(python, queries, warm, given, endpoint, repeats)
+            for query, s in by_flink.items():
+                taken[query].update({"flink": s} if s else {})
+    finally:
+        if endpoint is not None:
+            endpoint.stop()
+        shutil.rmtree(place, ignore_errors=True)
+    rows = [row_of(query, given, taken[query]) for query in queries]
+    print(f"{count:,} events, medians of {repeats}, rows per second")
+    print(table(rows))
+    for query, why in errors.items():
+        print(f"{query} on Flink: {why.splitlines()[0]}")
+    if missing:
+        print(f"Flink: {missing}")
+    result = {"events": count, "queries": rows, "flink": missing or flink.VERSION, "errors": errors}
+    common.write_result(options.json, result, facts=facts)
+    return 0
+
+
+def row_of(query: str, given: Input, taken: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return the figures of a query."""
+    read = set(nexmark(str(given.data), [query], bounds=given.bounds).order) & set(KINDS)
+    rows = sum(given.rows[kind] for kind in read)
+    middles = {name: common.middle(s) for name, s in taken.items()}
+    per_second = {name: round(rows / s) for name, s in middles.items()}
+    return {"query": query, "rows": rows, "seconds": middles, "rows_per_s": per_second}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
