@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,9 @@ def write(place: Path, count: int, workload: Workload) -> dict[str, int]:
         for file in data.glob(f"*/{kind}/*.csv"):
             os.link(file, place / "by_stream" / kind / f"{file.parts[-3]}-{file.name}")
         (place / "in_order" / kind / "all.csv").write_text("".join(f"{line}\n" for line in lines[kind]))
+        end = place / "end" / kind / "end.csv"
+        end.parent.mkdir(parents=True)
+        end.write_text(plain.END[kind].format(time=f"{workload.start + timedelta(days=2):%Y-%m-%d %H:%M:%S}") + "\n")
     return {kind: len(found) for kind, found in lines.items()}
 
 
@@ -120,7 +124,7 @@ def headwater(shape: str) -> Callable[[str, Input, Path, LocalEndpoint], float]:
 
 def by_hand(query: str, given: Input, place: Path, endpoint: LocalEndpoint) -> float:
     """Run the hand-written query."""
-    return plain.run(query, given.data, place, endpoint, given.bounds, files_per_batch=FILES_PER_BATCH)
+    return plain.run(query, given.place, place, endpoint, given.bounds, files_per_batch=FILES_PER_BATCH)
 
 
 VARIANTS: Mapping[str, Callable[[str, Input, Path, LocalEndpoint], float]] = {

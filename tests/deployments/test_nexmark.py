@@ -97,10 +97,10 @@ def test_equals_the_published_statement(query: str, expected: dict[str, pa.Table
     assert found.num_rows, "an empty result proves nothing"
 
 
-SHORT = ("q5", "q8", "q9")
+SHORT = ("q5", "q8")
 
 
-def test_three_queries_equal_one_batch_run(
+def test_queries_in_three_layers_equal_one_batch_run(
     data: str, expected: dict[str, pa.Table], endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:
     flow = nexmark(data, SHORT, bounds=WORKLOAD.bounds)
