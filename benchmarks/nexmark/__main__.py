@@ -44,8 +44,9 @@ from headwater.testing import batch_result, compare
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FULL, QUICK, WARM = 1_000_000, 20_000, 2_000  # events
-FILES, FILES_PER_BATCH = 20, 5  # of each stream and location
+FULL, QUICK = 1_000_000, 20_000  # events; the full form warms up with those of the quick one
+FILES, QUICK_FILES = 20, 4  # of each stream and location
+BATCHES = 4  # in which they are read, at least
 FEW = ("q1", "q5", "q8", "q9")  # in the quick form: a projection, windows, a join of windows, winning bids
 CONTINUUM = Continuum.from_yaml(HERE / "continuum.yaml")
 
@@ -57,6 +58,7 @@ class Input:
     place: Path
     rows: Mapping[str, int]
     bounds: Bounds
+    files_per_batch: int
     expected: Mapping[str, pa.Table]
 
     @property
@@ -65,10 +67,10 @@ class Input:
         return self.place / "data"
 
 
-def write(place: Path, count: int, workload: Workload) -> dict[str, int]:
+def write(place: Path, count: int, workload: Workload, files: int) -> dict[str, int]:
     """Write the events by location, by stream, and in one file of each stream; return the rows of each stream."""
     data = place / "data"
-    for at, file in enumerate(write_files(data, count, workload, files=FILES)):
+    for at, file in enumerate(write_files(data, count, workload, files=files)):
         os.utime(file, (at, at))  # Spark reads files in the order of their times
     lines: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for event in events(count, workload):
@@ -85,15 +87,15 @@ def write(place: Path, count: int, workload: Workload) -> dict[str, int]:
     return {kind: len(found) for kind, found in lines.items()}
 
 
-def prepare(place: Path, count: int, queries: Sequence[str], endpoint: LocalEndpoint) -> Input:
+def prepare(place: Path, count: int, queries: Sequence[str], endpoint: LocalEndpoint, *, files: int) -> Input:
     """Write the input, and compute the expected results in one batch run."""
     workload = Workload()
-    rows = write(place, count, workload)
+    rows = write(place, count, workload, files)
     flow = nexmark(str(place / "data"), queries, bounds=workload.bounds)
     expected = batch_result(endpoint.session(), flow, CONTINUUM)
     if empty := [query for query in queries if not expected[query].num_rows]:
         raise RuntimeFailure(f"no results of {', '.join(empty)}, which proves nothing", hint="give more --events")
-    return Input(place, rows, workload.bounds, expected)
+    return Input(place, rows, workload.bounds, -(-files // BATCHES), expected)
 
 
 def headwater(shape: str) -> Callable[[str, Input, Path, LocalEndpoint], float]:
@@ -106,7 +108,7 @@ def headwater(shape: str) -> Callable[[str, Input, Path, LocalEndpoint], float]:
             [query],
             write=lambda stream, _: stream.write.json(str(place / "out")),
             bounds=given.bounds,
-            files_per_batch=FILES_PER_BATCH,
+            files_per_batch=given.files_per_batch,
         )
         decision = one_unit(flow, CONTINUUM) if shape == "one_unit" else None
         plan = build(flow, CONTINUUM, decision)
@@ -124,7 +126,7 @@ def headwater(shape: str) -> Callable[[str, Input, Path, LocalEndpoint], float]:
 
 def by_hand(query: str, given: Input, place: Path, endpoint: LocalEndpoint) -> float:
     """Run the hand-written query."""
-    return plain.run(query, given.place, place, endpoint, given.bounds, files_per_batch=FILES_PER_BATCH)
+    return plain.run(query, given.place, place, endpoint, given.bounds, files_per_batch=given.files_per_batch)
 
 
 VARIANTS: Mapping[str, Callable[[str, Input, Path, LocalEndpoint], float]] = {
@@ -132,6 +134,8 @@ VARIANTS: Mapping[str, Callable[[str, Input, Path, LocalEndpoint], float]] = {
     "one_unit": headwater("one_unit"),
     "plain": by_hand,
 }
+
+ALL = (*VARIANTS, "flink")
 
 
 def check(query: str, out: Path, given: Input, endpoint: LocalEndpoint, variant: str) -> None:
@@ -157,11 +161,13 @@ def final_means(table: pa.Table) -> pa.Table:
     return table.from_pylist(list({row["category"]: row for row in rows}.values()), table.schema)
 
 
-def on_spark(query: str, given: Input, endpoint: LocalEndpoint, turn: int) -> dict[str, float]:
+def on_spark(query: str, variants: Sequence[str], given: Input, endpoint: LocalEndpoint, turn: int) -> dict[str, float]:
     """Run the variants on Spark in turn; return their seconds."""
-    found = {}
-    names = [name for name in VARIANTS if name != "plain" or query in plain.statements(given.bounds)]
-    for name in names[turn % len(names) :] + names[: turn % len(names)]:
+    found: dict[str, float] = {}
+    written = plain.statements(given.bounds)
+    names = [name for name in variants if name in VARIANTS and (name != "plain" or query in written)]
+    first = turn % max(1, len(names))
+    for name in names[first:] + names[:first]:
         place = Path(tempfile.mkdtemp(prefix=f"{query}-{name}-", dir=given.place))
         found[name] = VARIANTS[name](query, given, place, endpoint)
         check(query, place / "out", given, endpoint, name)
@@ -187,6 +193,7 @@ def on_flink(
         }
         supported = [query for query in queries if query not in flink.UNSUPPORTED]
         for query, row in flink.run(python, order, supported, given.place / "flink.log"):
+            supported.remove(query)
             if "error" in row:
                 errors[query] = row["error"]
                 say(f"{query:<4} flink     {row['error'][:200]}")
@@ -195,6 +202,7 @@ def on_flink(
             say(f"{query:<4} flink     {row['s']:7.2f} s, result right")
             if turn:
                 taken[query].append(row["s"])
+        errors.update(dict.fromkeys(supported, "the mini-cluster ended before this query"))
         shutil.rmtree(out)
     return taken, {**errors, **{q: why for q, why in flink.UNSUPPORTED.items() if q in queries}}
 
@@ -206,7 +214,7 @@ def say(text: str) -> None:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of rows per second."""
-    names = ("zones", "one_unit", "plain", "flink")
+    names = [name for name in ALL if any(name in row["rows_per_s"] for row in rows)]
     lines = [f"{'query':<6} {'rows':>10} " + " ".join(f"{name:>11}" for name in names)]
     for row in rows:
         shown = (f"{row['rows_per_s'][name]:>11,}" if name in row["rows_per_s"] else f"{'-':>11}" for name in names)
@@ -220,12 +228,15 @@ def main() -> int:
     parser.add_argument("--events", type=int, metavar="N", help="events of the input")
     parser.add_argument("--queries", nargs="+", choices=list(QUERIES), help="only these")
     parser.add_argument("--flink", action="store_true", help="install Flink in the quick form too (700 MB)")
+    parser.add_argument("--variants", nargs="+", choices=ALL, default=ALL, help="only these")
     options = parser.parse_args()
     facts = common.facts(quick=options.quick)
     queries = options.queries or (list(FEW) if options.quick else list(QUERIES))
     repeats, count = common.repeats_of(options), options.events or (QUICK if options.quick else FULL)
     taken: dict[str, dict[str, list[float]]] = {query: {} for query in queries}
-    python, missing = flink.python(install=options.flink or not options.quick)
+    python, missing = None, "left out"
+    if "flink" in options.variants:
+        python, missing = flink.python(install=options.flink or not options.quick)
     errors: dict[str, str] = {}
     endpoint = None
     place = Path(tempfile.mkdtemp(prefix="headwater-nexmark-"))
@@ -235,10 +246,10 @@ def main() -> int:
         endpoint = LocalEndpoint.start(
             place / "spark", memory_mb=2048, python_path=root, extra_conf=conf, quick=options.quick
         )
-        given = prepare(place / "input", count, queries, endpoint)
-        warm = given if options.quick else prepare(place / "warm", WARM * 10, queries, endpoint)
+        given = prepare(place / "input", count, queries, endpoint, files=QUICK_FILES if options.quick else FILES)
+        warm = given if options.quick else prepare(place / "warm", QUICK, queries, endpoint, files=QUICK_FILES)
         for query, turn in itertools.product(queries, range(0 if options.quick else -1, repeats)):
-            seconds = on_spark(query, given if turn >= 0 else warm, endpoint, turn)
+            seconds = on_spark(query, options.variants, given if turn >= 0 else warm, endpoint, turn)
             for name, s in seconds.items() if turn >= 0 else ():
                 taken[query].setdefault(name, []).append(s)
         if python is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import venv
@@ -53,7 +55,9 @@ def run(
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     with log.open("w") as errors:
         command = [str(found), str(job), json.dumps({**order, "queries": list(queries)})]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables, start_new_session=True
+        )
         try:
             assert process.stdout is not None
             for line in process.stdout:
@@ -62,5 +66,6 @@ def run(
                     yield row.pop("query"), row
             process.wait(timeout=60)
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # Python, and Java where it is left
             process.wait()
