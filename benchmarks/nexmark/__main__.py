@@ -161,29 +161,39 @@ def final_means(table: pa.Table) -> pa.Table:
     return table.from_pylist(list({row["category"]: row for row in rows}.values()), table.schema)
 
 
-def on_spark(query: str, variants: Sequence[str], given: Input, endpoint: LocalEndpoint, turn: int) -> dict[str, float]:
-    """Run the variants on Spark in turn; return their seconds."""
+def on_spark(
+    query: str, variants: Sequence[str], given: Input, endpoint: LocalEndpoint, turn: int, errors: dict[str, str]
+) -> dict[str, float]:
+    """Run the variants on Spark in turn; return their seconds, and add the errors of those that have none."""
     found: dict[str, float] = {}
     written = plain.statements(given.bounds)
     names = [name for name in variants if name in VARIANTS and (name != "plain" or query in written)]
     first = turn % max(1, len(names))
     for name in names[first:] + names[:first]:
         place = Path(tempfile.mkdtemp(prefix=f"{query}-{name}-", dir=given.place))
-        found[name] = VARIANTS[name](query, given, place, endpoint)
-        check(query, place / "out", given, endpoint, name)
+        try:
+            seconds = VARIANTS[name](query, given, place, endpoint)
+            check(query, place / "out", given, endpoint, name)
+        except Exception as error:  # the other figures still count
+            failed(errors, query, name, str(error))
+        else:
+            found[name] = seconds
+            say(f"{query:<4} {name:<9} {seconds:7.2f} s, result right")
         shutil.rmtree(place)
-        say(f"{query:<4} {name:<9} {found[name]:7.2f} s, result right")
     return found
 
 
 def on_flink(
-    python: Path, queries: Sequence[str], warm: Input, given: Input, endpoint: LocalEndpoint, repeats: int
-) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Run all queries on Flink; return the seconds of each, and the errors of those that have none."""
+    python: Path,
+    queries: Sequence[str],
+    inputs: Sequence[Input],
+    endpoint: LocalEndpoint,
+    errors: dict[str, str],
+) -> dict[str, list[float]]:
+    """Run all queries on Flink, over the first input to warm up; return the seconds of each, and add errors."""
     taken: dict[str, list[float]] = {query: [] for query in queries}
-    errors: dict[str, str] = {}
-    for turn, data in enumerate([warm, *[given] * repeats]):
-        out = Path(tempfile.mkdtemp(prefix="flink-", dir=given.place))
+    for turn, data in enumerate(inputs):
+        out = Path(tempfile.mkdtemp(prefix="flink-", dir=data.place))
         order = {
             "data": str(data.place / "by_stream"),
             "in_order": str(data.place / "in_order"),
@@ -191,20 +201,29 @@ def on_flink(
             "out": str(out),
             "cores": len(os.sched_getaffinity(0)),
         }
-        supported = [query for query in queries if query not in flink.UNSUPPORTED]
-        for query, row in flink.run(python, order, supported, given.place / "flink.log"):
-            supported.remove(query)
-            if "error" in row:
-                errors[query] = row["error"]
-                say(f"{query:<4} flink     {row['error'][:200]}")
+        rest = [query for query in queries if query not in flink.UNSUPPORTED]
+        for query, row in flink.run(python, order, list(rest), data.place / "flink.log"):
+            rest.remove(query)
+            try:
+                if "error" in row:
+                    raise RuntimeFailure(row["error"])
+                check(query, out / query, data, endpoint, "flink")
+            except Exception as error:  # the other figures still count
+                failed(errors, query, "flink", str(error))
                 continue
-            check(query, out / query, data, endpoint, "flink")
             say(f"{query:<4} flink     {row['s']:7.2f} s, result right")
             if turn:
                 taken[query].append(row["s"])
-        errors.update(dict.fromkeys(supported, "the mini-cluster ended before this query"))
+        for query in rest:
+            failed(errors, query, "flink", "the mini-cluster ended before this query")
         shutil.rmtree(out)
-    return taken, {**errors, **{q: why for q, why in flink.UNSUPPORTED.items() if q in queries}}
+    return taken
+
+
+def failed(errors: dict[str, str], query: str, variant: str, why: str) -> None:
+    """Note why a query has no figure."""
+    errors[f"{query} {variant}"] = why
+    say(f"{query:<4} {variant:<9} FAILED: {why[:300]}")
 
 
 def say(text: str) -> None:
@@ -249,29 +268,40 @@ def main() -> int:
         given = prepare(place / "input", count, queries, endpoint, files=QUICK_FILES if options.quick else FILES)
         warm = given if options.quick else prepare(place / "warm", QUICK, queries, endpoint, files=QUICK_FILES)
         for query, turn in itertools.product(queries, range(0 if options.quick else -1, repeats)):
-            seconds = on_spark(query, options.variants, given if turn >= 0 else warm, endpoint, turn)
+            seconds = on_spark(query, options.variants, given if turn >= 0 else warm, endpoint, turn, errors)
             for name, s in seconds.items() if turn >= 0 else ():
                 taken[query].setdefault(name, []).append(s)
         if python is None:
             say(f"flink: {missing}")
         else:
-            by_flink, errors = on_flink(python, queries, warm, given, endpoint, repeats)
+            by_flink = on_flink(python, queries, [warm, *[given] * repeats], endpoint, errors)
             for query, s in by_flink.items():
                 taken[query].update({"flink": s} if s else {})
     finally:
         if endpoint is not None:
             endpoint.stop()
         shutil.rmtree(place, ignore_errors=True)
+    for query in queries:  # a query that was wrong once has no figure
+        taken[query] = {name: s for name, s in taken[query].items() if f"{query} {name}" not in errors}
     rows = [row_of(query, given, taken[query]) for query in queries]
     print(f"{count:,} events, medians of {repeats}, rows per second")
     print(table(rows))
-    for query, why in errors.items():
-        print(f"{query} on Flink: {why.splitlines()[0]}")
+    for name, why in errors.items():
+        print(f"no figure of {name}: {why.splitlines()[0]}")
+    unsupported = {query: why for query, why in flink.UNSUPPORTED.items() if query in queries}
+    for query, why in unsupported.items():
+        print(f"{query} on Flink: {why}")
     if missing:
         print(f"Flink: {missing}")
-    result = {"events": count, "queries": rows, "flink": missing or flink.VERSION, "errors": errors}
+    result = {
+        "events": count,
+        "queries": rows,
+        "flink": missing or flink.VERSION,
+        "unsupported_by_flink": unsupported,
+        "errors": errors,
+    }
     common.write_result(options.json, result, facts=facts)
-    return 0
+    return 1 if errors else 0
 
 
 def row_of(query: str, given: Input, taken: Mapping[str, Sequence[float]]) -> dict[str, Any]:
