@@ -19,7 +19,6 @@ from headwater.continuum.model import Continuum
 from headwater.plan.build import build
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import KILL, BoundedSource, Kill, batch_result, check_equivalent, compare
-from tests.deployments.test_oracle import DECISIONS
 
 CONTINUUM = Continuum.from_yaml(HERE / "continuum.yaml")
 # Windows, sessions and days end while rows come: the time passes midnight, and few auctions and people are active.
@@ -110,14 +109,10 @@ def test_queries_in_three_layers_equal_one_batch_run(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("decision", ["unit per layer", "one unit", "unit per operator"])
 @pytest.mark.parametrize("query", list(QUERIES))
 def test_equals_one_batch_run_after_a_kill(
-    query: str, decision: str, data: str, expected: dict[str, pa.Table], endpoint: LocalEndpoint, tmp_path: Path
+    query: str, data: str, expected: dict[str, pa.Table], endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:
     source = Released(data, tmp_path / "in")
     flow = nexmark(str(source.directory), [query], bounds=WORKLOAD.bounds)
-    wanted = DECISIONS[decision](flow, CONTINUUM)
-    check_equivalent(
-        flow, CONTINUUM, endpoint, tmp_path / "run", decision=wanted, source=source, expected={query: expected[query]}
-    )
+    check_equivalent(flow, CONTINUUM, endpoint, tmp_path / "run", source=source, expected={query: expected[query]})
