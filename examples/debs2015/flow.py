@@ -10,12 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import headwater as hw
-from examples.taxi.flow import TRIP, cell, in_range
 
 HERE = Path(__file__).resolve().parent
 GARAGES = ("garage-a", "garage-b", "garage-c", "garage-d")
 TOP = 10
-AREAS = 2  # in a row (and in a column) of a cell: the second query's grid is twice as fine
+TRIP = """
+    medallion string, hack_license string, pickup_datetime timestamp, dropoff_datetime timestamp,
+    trip_time_in_secs int, trip_distance double, pickup_longitude double, pickup_latitude double,
+    dropoff_longitude double, dropoff_latitude double, payment_type string, fare_amount decimal(10,2),
+    surcharge decimal(10,2), mta_tax decimal(10,2), tip_amount decimal(10,2), tolls_amount decimal(10,2),
+    total_amount decimal(10,2)
+"""
+
+# Query 1 has 300 x 300 cells of 500 m, query 2 areas of 250 m: four in a cell. Published: cell 1.1 has this centre.
+HEIGHT, WIDTH = 0.004491556, 0.005986  # of a cell, in degrees
+NORTH, WEST = 41.474937 + HEIGHT / 2, -74.913585 - WIDTH / 2
+PLACES = ("start_column", "start_row", "end_column", "end_row")
+AREAS, GRID = 2, 600  # areas in a row of a cell, and in a row of the grid
 
 
 def frequent_routes(trips: hw.Stream, *, slide: str = "1 minute") -> hw.Stream:
@@ -90,11 +101,11 @@ def on_the_grid(trips: hw.Stream, *, lateness: str = "5 minutes") -> hw.Stream:
             "garage",
             "medallion AS taxi",
             "pickup_datetime AS pickup",
-            *cell("start", "pickup", parts=AREAS),
-            *cell("end", "dropoff", parts=AREAS),
+            *place("start", "pickup"),
+            *place("end", "dropoff"),
             "cast(100 * (fare_amount + tip_amount) AS bigint) AS cents",
         )
-        .where(f"{in_range('start', parts=AREAS)} AND {in_range('end', parts=AREAS)}")
+        .where(" AND ".join(f"{name} BETWEEN 1 AND {GRID}" for name in PLACES))
         .named("in_range")
     )
 
@@ -121,6 +132,15 @@ def debs2015(
         else:
             found.write.json(f"{results}/{name}").named(name)
     return f.build()
+
+
+def place(name: str, end: str) -> tuple[str, str]:
+    """Write the column and the row of the area of a trip's end, from 1, as two columns."""
+    east, south = (
+        f"({end}_longitude - ({WEST!r})) / {WIDTH / AREAS!r}",
+        f"({NORTH!r} - {end}_latitude) / {HEIGHT / AREAS!r}",
+    )
+    return f"cast(floor({east}) AS int) + 1 AS {name}_column", f"cast(floor({south}) AS int) + 1 AS {name}_row"
 
 
 def number(end: str, name: str, parts: int = 1) -> str:

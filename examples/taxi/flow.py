@@ -88,17 +88,17 @@ def taxi(
     return f.build()
 
 
-def cell(name: str, end: str, *, parts: int = 1) -> tuple[str, str]:
-    """Write the grid cell of a trip's end as two columns; ``parts`` is the number of rows (columns) in one of 500 m."""
+def cell(name: str, end: str) -> tuple[str, str]:
+    """Write the grid cell of a trip's end as two columns."""
     return (
-        f"cast(floor(({NORTH!r} - {end}_latitude) / {CELL_LATITUDE / parts!r}) AS int) + 1 AS {name}_row",
-        f"cast(floor(({end}_longitude - ({WEST!r})) / {CELL_LONGITUDE / parts!r}) AS int) + 1 AS {name}_column",
+        f"cast(floor(({NORTH!r} - {end}_latitude) / {CELL_LATITUDE!r}) AS int) + 1 AS {name}_row",
+        f"cast(floor(({end}_longitude - ({WEST!r})) / {CELL_LONGITUDE!r}) AS int) + 1 AS {name}_column",
     )
 
 
-def in_range(name: str, *, parts: int = 1) -> str:
+def in_range(name: str) -> str:
     """Write the condition that a cell lies on the grid; trips without a position do not."""
-    return f"{name}_row BETWEEN 1 AND {GRID * parts} AND {name}_column BETWEEN 1 AND {GRID * parts}"
+    return f"{name}_row BETWEEN 1 AND {GRID} AND {name}_column BETWEEN 1 AND {GRID}"
 
 
 def latest(state: str | None, row: dict[str, Any]) -> str:
