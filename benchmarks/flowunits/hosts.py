@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT
-from benchmarks.flowunits.workload import CORES, EDGES
+from benchmarks.flowunits.workload import FLOWUNITS, Shape
 from benchmarks.netlab import Lab, ProcessorShares
 from headwater.core.errors import RuntimeFailure
 from headwater.spark.endpoint import find_java
@@ -28,17 +28,19 @@ _TAIL = 15
 class Hosts:
     """The processes of one variant, by name, and the disks below `place`."""
 
-    def __init__(self, variant: str, lab: Lab, place: Path, shares: ProcessorShares | None = None) -> None:
-        self.variant, self.lab, self.place, self.shares = variant, lab, place, shares
+    def __init__(
+        self, variant: str, lab: Lab, place: Path, shares: ProcessorShares | None = None, shape: Shape = FLOWUNITS
+    ) -> None:
+        self.variant, self.lab, self.place, self.shares, self.shape = variant, lab, place, shares, shape
         self._processes: dict[str, subprocess.Popen[Any]] = {}
 
     def directory(self, zone: str) -> Path:
         """Return the disk of a zone's host."""
-        return self.place / EDGES.get(zone, zone)
+        return self.place / self.shape.edges.get(zone, zone)
 
     def make(self) -> None:
         """Make the disks."""
-        for zone in CORES:
+        for zone in self.shape.cores:
             (self.directory(zone) / "tmp").mkdir(parents=True, exist_ok=True)
 
     def environment(self, zone: str) -> dict[str, str]:
@@ -79,7 +81,7 @@ class Hosts:
                 stdin=stdin if stdin is not None else subprocess.DEVNULL,
                 stdout=stdout if stdout is not None else log,
                 stderr=log,
-                hide=[self.directory(other) for other in CORES if other != zone],
+                hide=[self.directory(other) for other in self.shape.cores if other != zone],
                 join=self.shares.entrances(zone) if self.shares is not None else (),
                 text=True,
             )

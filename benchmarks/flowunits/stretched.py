@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.stretched_query import Settings
-from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGGER, Burst
+from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, FLOWUNITS, TRIGGER, Burst, Shape
 from benchmarks.netlab import Lab, ProcessorShares
 from headwater.spark.endpoint import KEEP_COMPILED, STREAMING_CONF
 
@@ -39,8 +39,6 @@ CONF: Mapping[str, str] = {
     "spark.driver.memory": f"{DRIVER_MB}m",
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-    # An instance of each operator on each core, as a cluster that takes all hosts for near would have.
-    "spark.sql.shuffle.partitions": str(sum(CORES.values())),
     # Batches then write only changes and no snapshot: the least traffic to the file system.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -56,9 +54,9 @@ class Stretched:
 
     name = "stretched"
 
-    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares | None = None) -> None:
-        self.lab = lab
-        self._hosts = Hosts(self.name, lab, place, shares)
+    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares | None = None, shape: Shape = FLOWUNITS) -> None:
+        self.lab, self.shape = lab, shape
+        self._hosts = Hosts(self.name, lab, place, shares, shape)
         self._servers: dict[str, subprocess.Popen[Any]] = {}
         self._said: dict[str, queue.Queue[str | None]] = {}
 
@@ -67,41 +65,55 @@ class Stretched:
         """Return the directory of the results, in the cloud."""
         return self._hosts.directory(CLOUD) / "results"
 
+    @property
+    def conf(self) -> dict[str, str]:
+        """Return Spark's settings."""
+        cloud = self.lab.address(CLOUD)
+        # An instance of each operator on each core, as a cluster that takes all hosts for near would have.
+        partitions = {"spark.sql.shuffle.partitions": str(sum(self.shape.cores.values()))}
+        return {**CONF, **partitions, "spark.driver.host": cloud, "spark.driver.bindAddress": cloud}
+
     def deploy(self) -> None:
         """Start file system, event servers, cluster and query."""
         self._hosts.make()
         self.results.mkdir(exist_ok=True)
+        for edge in self.shape.edges:
+            argv = [self.lab.address(edge), str(EVENTS_PORT)]
+            self._servers[edge] = self._script(edge, "events.py", argv)
+        edges = self.shape.edges
+        settings = Settings(
+            master=self._start_cluster(),
+            conf=self.conf,
+            executors=len(self.shape.cores),
+            servers={edges[edge]: (self.lab.address(edge), EVENTS_PORT) for edge in edges},
+            splits=-(-sum(self.shape.cores.values()) // len(edges)),
+            batch_rows=BATCH_ROWS,
+            trigger=TRIGGER,
+            checkpoint=f"webhdfs://{self.lab.address(CLOUD)}:{STORAGE_PORT}/checkpoint",
+            results=str(self.results),
+        )
+        self._start_driver("benchmarks.flowunits.stretched_query", asdict(settings))
+
+    def _start_cluster(self) -> str:
+        """Start the file system, the master and a worker in each zone; return the master's address."""
         cloud = self.lab.address(CLOUD)
         files = str(self._hosts.directory(CLOUD) / "files")
         self._script(CLOUD, "storage.py", [cloud, str(STORAGE_PORT), files])
-        for edge in EDGES:
-            argv = [self.lab.address(edge), str(EVENTS_PORT)]
-            self._servers[edge] = self._script(edge, "events.py", argv)
         ports = ["--host", cloud, "--port", str(MASTER_PORT), "--webui-port", "0"]
         self._class(CLOUD, "master", "org.apache.spark.deploy.master.Master", ports)
         master = f"spark://{cloud}:{MASTER_PORT}"
-        for zone, cores in CORES.items():
+        for zone, cores in self.shape.cores.items():
             argv = ["--host", self.lab.address(zone), "--webui-port", "0", "--cores", str(cores)]
             work = str(self._hosts.directory(zone) / "work")
             argv += ["--memory", f"{EXECUTOR_MB}m", "--work-dir", work, master]
             self._class(zone, f"worker-{zone}", "org.apache.spark.deploy.worker.Worker", argv)
-        self._start_driver(master, cloud)
+        return master
 
-    def _start_driver(self, master: str, cloud: str) -> None:
-        settings = Settings(
-            master=master,
-            conf={**CONF, "spark.driver.host": cloud, "spark.driver.bindAddress": cloud},
-            executors=len(CORES),
-            servers={EDGES[edge]: (self.lab.address(edge), EVENTS_PORT) for edge in EDGES},
-            splits=-(-sum(CORES.values()) // len(EDGES)),
-            batch_rows=BATCH_ROWS,
-            trigger=TRIGGER,
-            checkpoint=f"webhdfs://{cloud}:{STORAGE_PORT}/checkpoint",
-            results=str(self.results),
-        )
+    def _start_driver(self, module: str, settings: Mapping[str, Any]) -> None:
+        """Start a query's driver in the cloud, and wait until the query runs."""
         file = self._hosts.directory(CLOUD) / "settings.json"
-        file.write_text(json.dumps(asdict(settings)))
-        argv = [sys.executable, "-m", "benchmarks.flowunits.stretched_query", str(file)]
+        file.write_text(json.dumps(settings))
+        argv = [sys.executable, "-m", module, str(file)]
         driver = self._hosts.start(CLOUD, "driver", argv, env=self._spark(CLOUD), stdout=subprocess.PIPE)
         self._await_line("driver", driver, '{"executors"')
         self._await_line("driver", driver, '{"query"')

@@ -12,9 +12,10 @@ Each share is a multiple of 300, which fills every window: nothing is carried ov
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,18 @@ CLOUD = "C1"
 # Of a host. The paper has 1, 4 and 16: on a machine with two real cores those 28 threads would measure
 # the scheduler of the kernel, so the ratios shrink and their order stays.
 CORES = {**dict.fromkeys(EDGES, 1), **dict.fromkeys(SITES, 2), CLOUD: 4}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The zones of an experiment, one host in each: each edge's location, each site's edges, each host's cores."""
+
+    edges: Mapping[str, str]
+    sites: Mapping[str, tuple[str, ...]]
+    cores: Mapping[str, int]
+
+
+FLOWUNITS = Shape(EDGES, SITES, CORES)
 UNIT = 300  # rows of a location that fill whole windows: every third, ten keys, ten to a window
 BATCH_ROWS = 500_000  # of one location in one batch, at most, in every variant: few batches favour the baseline
 TRIGGER = "0 seconds"  # in every variant: the next batch as soon as there is input
@@ -39,13 +52,13 @@ _POLL = 0.02
 _SETTLE = 1.0  # seconds within which surplus results would show up
 
 
-def continuum_text(at: dict[str, str] | None = None) -> str:
+def continuum_text(at: dict[str, str] | None = None, shape: Shape = FLOWUNITS) -> str:
     """Return the continuum's text; `at` are the addresses of zone agents, where there are any."""
     rows = [f"  {CLOUD}: {{layer: cloud{_at(at, CLOUD)}}}"]
-    for site, below in SITES.items():
+    for site, below in shape.sites.items():
         rows.append(f"  {site}: {{layer: site, parent: {CLOUD}{_at(at, site)}}}")
         for edge in below:
-            place = f"locations: [{EDGES[edge]}]"
+            place = f"locations: [{shape.edges[edge]}]"
             rows.append(f"  {edge}: {{layer: edge, parent: {site}, {place}{_at(at, edge)}}}")
     return "\n".join(["name: flowunits", "layers: [edge, site, cloud]", "zones:", *rows, ""])
 
@@ -115,17 +128,22 @@ class Variant(Protocol):
 class Arrivals:
     """The files in a results directory: those of the burst under way, and those of earlier ones."""
 
+    pattern: ClassVar[str] = "*.parquet"
     directory: Path
     old: set[Path] = field(default_factory=set)
     new: dict[Path, int] = field(default_factory=dict)
 
     def look(self) -> int:
         """Return how many rows of this burst have arrived."""
-        for file in self.directory.rglob("*.parquet"):
+        for file in self.directory.rglob(self.pattern):
             hidden = any(p[0] in "._" for p in file.relative_to(self.directory).parts)
             if not hidden and file not in self.old and file not in self.new:
-                self.new[file] = pq.ParquetFile(file).metadata.num_rows
+                self.new[file] = self.rows_in(file)
         return sum(self.new.values())
+
+    def rows_in(self, file: Path) -> int:
+        """Return the number of rows in a file."""
+        return int(pq.ParquetFile(file).metadata.num_rows)
 
     def last(self) -> float:
         """Return when the last file with rows got its name: renaming sets the time of change."""

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.flowunits.flow import FILE_ROWS, flow
 from benchmarks.flowunits.hosts import Hosts
-from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGGER, Burst, continuum_text
+from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, FLOWUNITS, TRIGGER, Burst, Shape, continuum_text
 from benchmarks.netlab import Lab, ProcessorShares
 from headwater.agent.agents import running_agent
 from headwater.channels.credential import TOKEN_ENV
@@ -30,7 +30,6 @@ from headwater.spark.endpoint import end_stale
 
 AGENT_PORT = 7400
 HEAP_MB = 700
-SPARK = ("--memory", f"{HEAP_MB}m", "--trigger", TRIGGER)
 _AGENT_SECONDS = 120.0
 _APPLY_SECONDS = 600.0  # seven Sparks one after the other, on two cores
 _STOP_SECONDS = 60.0
@@ -41,9 +40,18 @@ class Zones:
 
     name = "headwater"
 
-    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares | None = None) -> None:
-        self.lab, self.place = lab, place
-        self._hosts = Hosts(self.name, lab, place, shares)
+    def __init__(
+        self,
+        lab: Lab,
+        place: Path,
+        shares: ProcessorShares | None = None,
+        shape: Shape = FLOWUNITS,
+        *,
+        trigger: str = TRIGGER,
+    ) -> None:
+        self.lab, self.place, self.shape = lab, place, shape
+        self._spark = ("--memory", f"{HEAP_MB}m", "--trigger", trigger)
+        self._hosts = Hosts(self.name, lab, place, shares, shape)
         self._token = {TOKEN_ENV: secrets.token_urlsafe(24)}
 
     @property
@@ -59,13 +67,13 @@ class Zones:
     @property
     def addresses(self) -> dict[str, str]:
         """Return the addresses of the zones' agents: in clear text, as the traffic of the compared system."""
-        return {zone: f"{PLAIN}{self.lab.address(zone)}:{AGENT_PORT}" for zone in CORES}
+        return {zone: f"{PLAIN}{self.lab.address(zone)}:{AGENT_PORT}" for zone in self.shape.cores}
 
     def deploy(self) -> None:
         """Start the agents and the controller, apply the dataflow, wait until all units run."""
         self._hosts.make()
         self.results.mkdir(exist_ok=True)
-        for edge in EDGES:
+        for edge in self.shape.edges:
             (self._hosts.directory(edge) / "events").mkdir(exist_ok=True)
         for zone, address in self.addresses.items():
             argv = [
@@ -83,11 +91,11 @@ class Zones:
                 "--allow-connect",
                 "*",
             ]
-            self._headwater(zone, "agent", [*argv, "--cores", str(CORES[zone]), *SPARK])
+            self._headwater(zone, "agent", [*argv, "--cores", str(self.shape.cores[zone]), *self._spark])
         self._await_agents()
         cloud = self._hosts.directory(CLOUD)
         (cloud / "flow.json").write_text(self.dataflow.to_json())
-        (cloud / "continuum.yaml").write_text(continuum_text(self.addresses))
+        (cloud / "continuum.yaml").write_text(continuum_text(self.addresses, self.shape))
         store = ["--store", str(cloud / "headwater.db")]
         self._headwater(CLOUD, "controller", ["up", "--listen", "none", *store, "--home", str(cloud / "home")])
         wanted = ["flow.json", "--continuum", "continuum.yaml", *store, "--yes", "--wait"]
@@ -95,7 +103,7 @@ class Zones:
 
     def prepare(self, burst: Burst) -> None:
         """Write the burst's files beside the directories that are watched."""
-        for edge in EDGES:
+        for edge in self.shape.edges:
             first, count = burst.share(edge)
             waiting = self._waiting(edge)
             waiting.mkdir(parents=True, exist_ok=True)
@@ -107,7 +115,7 @@ class Zones:
 
     def release(self, burst: Burst) -> None:
         """Rename the files into the directories that the edges read."""
-        for edge in EDGES:
+        for edge in self.shape.edges:
             for file in sorted(self._waiting(edge).iterdir()):
                 file.rename(self._hosts.directory(edge) / "events" / file.name)
 
@@ -118,7 +126,7 @@ class Zones:
     def teardown(self) -> None:
         """End the controller, then the agents with their units, then remaining Sparks."""
         self._hosts.end(["apply-C1", "controller-C1"], patience=_STOP_SECONDS)
-        for zone in CORES:
+        for zone in self.shape.cores:
             for record in self._agent(zone).glob("spark/*/server.json"):
                 end_stale(record.parent)
 
@@ -129,7 +137,7 @@ class Zones:
 
     def _await_agents(self) -> None:
         deadline = time.monotonic() + _AGENT_SECONDS
-        while missing := [zone for zone in CORES if running_agent(self._agent(zone)) is None]:
+        while missing := [zone for zone in self.shape.cores if running_agent(self._agent(zone)) is None]:
             self.check()
             if time.monotonic() > deadline:
                 raise RuntimeFailure(

@@ -65,6 +65,13 @@ class ProcessorShares:
         """Return the processor seconds that each zone has used."""
         return {zone: self._used(groups) for zone, groups in self._groups.items()}
 
+    def processes(self) -> dict[str, list[int]]:
+        """Return the process ids in each zone."""
+        return {
+            zone: [int(pid) for pid in (groups[0] / "cgroup.procs").read_text().split()]
+            for zone, groups in self._groups.items()
+        }
+
     def remove(self) -> None:
         """Remove the groups, once their processes have ended."""
         deadline = time.monotonic() + _SECONDS

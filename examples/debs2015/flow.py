@@ -29,8 +29,8 @@ PLACES = ("start_column", "start_row", "end_column", "end_row")
 AREAS, GRID = 2, 600  # areas in a row of a cell, and in a row of the grid
 
 
-def frequent_routes(trips: hw.Stream, *, slide: str = "1 minute") -> hw.Stream:
-    """Answer query 1: the ten most frequent routes of the last 30 minutes, whenever the list changes."""
+def half_hours(trips: hw.Stream, *, slide: str = "1 minute") -> hw.Stream:
+    """Count the trips of each route in the last 30 minutes: counts of minutes at the sites, their sums in the cloud."""
     minutes = (
         trips.to_layer("site")
         .select("ts", "garage", number("start", "origin", AREAS), number("end", "destination", AREAS))
@@ -38,15 +38,19 @@ def frequent_routes(trips: hw.Stream, *, slide: str = "1 minute") -> hw.Stream:
         .agg(trips="count(*)", newest="max(ts)")
         .named("route_minutes")
     )
-    routes = (
+    return (
         minutes.to_layer("cloud")
         .group_by(hw.window("window", "30 minutes", slide), "origin", "destination")
         .agg(trips="sum(trips)", newest="max(newest)")
         .named("half_hours")
     )
-    found = lists(
-        routes.select("window_time(window) AS ts", "trips", "newest", "origin", "destination"), "trips", "route"
-    )
+
+
+def frequent_routes(trips: hw.Stream, *, slide: str = "1 minute") -> hw.Stream:
+    """Answer query 1: the ten most frequent routes of the last 30 minutes, whenever the list changes."""
+    routes = half_hours(trips, slide=slide)
+    rows = routes.select("window_time(window) AS ts", "trips", "newest", "origin", "destination")
+    found = lists(rows, "trips", "route")
     return changes(found.select("ts", "transform(top, r -> struct(r.origin, r.destination, r.trips)) AS top"))
 
 

@@ -45,7 +45,7 @@ def linear_road(data: str, results: str | None, *, stretches: Sequence[str] = ST
     before = ("-1 minute", "-1 microsecond")
     found = {
         "tolls": crossings.join(tolls, SEGMENT, between=before, how="left").select(
-            "ts", "vehicle", *SEGMENT, "lav", "coalesce(toll, 0) AS toll"
+            "ts", "vehicle", *SEGMENT, "cast(lav AS double) AS lav", "coalesce(toll, 0) AS toll"
         ),
         "alerts": crossings.join(blocked, SEGMENT, between=before).select("ts", "vehicle", *SEGMENT, "distance"),
     }

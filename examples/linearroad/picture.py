@@ -28,11 +28,11 @@ def draw(tolls: Mapping[Notice, int], alerts: Mapping[Notice, int], file: Path) 
     warned = {(n[0] // 60, n[4]) for n in alerts if n[2:4] == road}
     begin = min(minute for minute, _ in paid)
     width, height = max(minute for minute, _ in paid) - begin + 1, max(segment for _, segment in paid) + 1
-    cells = [[paid.get((begin + x, y), math.nan) / 100 for x in range(width)] for y in range(height)]
+    cells = [[paid.get((begin + x, y), math.nan) for x in range(width)] for y in range(height)]
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.add_subplot()
     shown = axes.imshow(cells, aspect="auto", origin="lower", cmap="YlOrRd", interpolation="nearest")
-    figure.colorbar(shown, label="toll / 100")
+    figure.colorbar(shown, label="toll")
     points = sorted((minute - begin, segment) for minute, segment in warned)
     axes.plot(*zip(*points, strict=True), "k.", markersize=4, label="accident alerts")
     axes.set_xlabel("minutes")
@@ -51,7 +51,7 @@ def main(words: list[str]) -> int:
     found = []
     for name in ("tolls", "alerts"):
         lines = [line for path in sorted((RESULTS / name).glob("*.json")) for line in path.open()]
-        found.append(noticed({"toll": None, **json.loads(line)} for line in lines))
+        found.append(noticed(map(json.loads, lines)))
     if not all(found):
         print(f"no results in {RESULTS}: run the dataflow first", file=sys.stderr)
         return 1

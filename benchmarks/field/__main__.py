@@ -1,0 +1,191 @@
+"""Compare Headwater over edge, site and cloud with one Spark in the cloud, one Spark over all zones, and Flink.
+
+Each system runs each dataflow over the same zones and links (`python -m benchmarks.netlab`), warmed up: bursts for
+throughput, processor time and bytes over links, then rows at a steady pace for latency. The rows of every system are
+compared with one Spark batch run before its figures count. It needs root and iproute2.
+
+    python -m benchmarks.field [--quick] [--json FILE] [--plot PNG] [--dataflows routes,means] [--link 100mbit/10]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks import common
+from benchmarks.field import flinkenv, report
+from benchmarks.field.feed import Feed, make_feed
+from benchmarks.field.trial import Load, Trial, results_of
+from benchmarks.field.variants import (
+    SHAPE,
+    SYSTEMS,
+    Arrived,
+    CloudFlink,
+    CloudSpark,
+    Headwater,
+    StretchedSpark,
+    Variant,
+)
+from benchmarks.field.workloads import WORKLOADS, Workload
+from benchmarks.flowunits.workload import bits, continuum_text
+from benchmarks.netlab import Lab, ProcessorShares
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError, Unavailable
+
+ROWS, QUICK_ROWS = 200_000, 4_000  # of a burst
+PACED, QUICK_PACED = 60, 6
+PACE = 2.0  # seconds between two steps
+WARM = 2
+Link = tuple[str, int]
+
+
+def link(text: str) -> Link:
+    """Read a link such as `100mbit/10`: bandwidth, and delay one way in milliseconds.
+
+    >>> link("100mbit/10")
+    ('100mbit', 10)
+    """
+    bandwidth, _, delay = text.partition("/")
+    try:
+        bits(bandwidth)
+        return bandwidth, int(delay)
+    except (ValueError, HeadwaterError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no link ({error}); write 100mbit/10") from None
+
+
+def listed(known: list[str]) -> Callable[[str], list[str]]:
+    """Return a reader of names that are separated by commas."""
+
+    def read(text: str) -> list[str]:
+        names = [name.strip() for name in text.split(",")]
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+        return names
+
+    return read
+
+
+def say(text: str) -> None:
+    """Print the progress."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
+    made = common.arguments("Headwater beside Spark and Flink", repeats=3)
+    made.add_argument("--plot", type=Path, metavar="PNG", help="draw the figures")
+    made.add_argument("--dataflows", type=listed(list(WORKLOADS)), default=list(WORKLOADS), metavar="LIST")
+    made.add_argument("--systems", type=listed(list(SYSTEMS)), default=list(SYSTEMS), metavar="LIST")
+    made.add_argument("--rows", type=int, metavar="N", help=f"rows of a burst (default {ROWS}; quick {QUICK_ROWS})")
+    made.add_argument("--link", type=link, default=("100mbit", 10), metavar="BANDWIDTH/MS", help="of every link")
+    made.add_argument("--flink", type=Path, metavar="DIR", help="PyFlink's environment (default: in the cache)")
+    made.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="of one burst (default 600)")
+    made.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR and keep it, for its logs")
+    return made
+
+
+class Comparison:
+    """All systems over one lab."""
+
+    def __init__(self, options: argparse.Namespace, place: Path) -> None:
+        quick = options.quick
+        self._options, self._place = options, place
+        self._rows = options.rows or (QUICK_ROWS if quick else ROWS)
+        self.load = Load(1 if quick else WARM, common.repeats_of(options), QUICK_PACED if quick else PACED, PACE)
+        self._continuum = Continuum.from_text(continuum_text(shape=SHAPE))
+
+    def run(self, name: str, found: dict[str, Any], note: Callable[[], None]) -> None:
+        """Measure all systems with one dataflow; call ``note`` after each."""
+        workload, place = WORKLOADS[name], self._place / name
+        burst = max(2, round(self._rows / workload.rows_of_step))
+        steps = [burst] * (self.load.warm + self.load.bursts) + [1] * self.load.paced
+        feed = make_feed(workload, place / "feed", list(SHAPE.edges.values()), steps)
+        wanted = feed.batch(self._continuum, place / "batch")
+        for system in self._options.systems:
+            try:
+                found[system] = self._measure(system, workload, feed, wanted, place / system)
+            except Unavailable as error:
+                say(f"{name}, {system}: {error}")
+                found[system] = {"failed": error.what}
+            note()
+
+    def _measure(self, system: str, workload: Workload, feed: Feed, wanted: pa.Table, place: Path) -> dict[str, Any]:
+        make: dict[str, type[Headwater] | type[StretchedSpark]] = {
+            "headwater": Headwater,
+            "spark-cloud": CloudSpark,
+            "spark-stretched": StretchedSpark,
+        }
+        python = flinkenv.python(self._options.flink or flinkenv.directory()) if system == "flink-cloud" else None
+        with ProcessorShares(str(os.getpid()), SHAPE.cores) as shares, Lab(self._continuum) as lab:
+            variant: Variant
+            kind: type[Arrived]
+            if python is not None:
+                variant, kind = CloudFlink(workload, lab, place.resolve(), shares, python), CloudFlink.arrived
+            else:
+                variant, kind = make[system](workload, lab, place.resolve(), shares), make[system].arrived
+            say(f"{workload.name}, {system}: deploying")
+            try:
+                variant.deploy()
+                bandwidth, delay = self._options.link
+                lab.set_links(bandwidth=bits(bandwidth), delay=delay / 1000)
+                trial = Trial(variant, results_of(variant, kind), feed, wanted, lab, shares, limit=self._options.limit)
+                return trial.run(self.load, lambda text: say(f"{workload.name}, {system}: {text}"))
+            finally:
+                lab.set_links(bandwidth=None, delay=0.0)
+                variant.teardown()
+
+
+def main() -> int:
+    """Measure, print the tables, write JSON and figure."""
+    options = parser().parse_args()
+    signal.signal(signal.SIGTERM, _leave)  # so that `with` and `finally` do their work
+    facts = common.facts(quick=options.quick)
+    place = options.keep or Path(tempfile.mkdtemp(prefix="headwater-field-"))
+    comparison = Comparison(options, place)
+    result: dict[str, Any] = {
+        "link": {"bandwidth": options.link[0], "delay_ms": options.link[1]},
+        "zones": {"edges": dict(SHAPE.edges), "sites": dict(SHAPE.sites), "cores": dict(SHAPE.cores)},
+        "repeats": comparison.load.bursts,
+        "dataflows": {name: {} for name in options.dataflows},
+    }
+
+    def note() -> None:
+        """Store the results so far: a later run may be stopped at any time."""
+        result["ratios"] = {name: report.ratios(found) for name, found in result["dataflows"].items()}
+        common.write_result(options.json, result, facts=facts)
+
+    try:
+        for name, found in result["dataflows"].items():
+            comparison.run(name, found, note)
+    except HeadwaterError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if options.keep is None:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(place)
+    print(report.markdown(result))
+    if options.plot is not None:
+        report.plot(result, options.plot)
+    return 0
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
