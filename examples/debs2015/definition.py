@@ -150,7 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     trips = list(trips_in(sorted(given.data.glob("*/*.csv"))))
     status = 0
     for name, query in {"routes": routes, "areas": areas}.items():
-        lines = [line for file in sorted((given.results / name).glob("*.json")) for line in file.open()]
+        lines = [
+            line for file in sorted((given.results / name).glob("*.json")) for line in file.read_text().splitlines()
+        ]
         wanted, got = query(trips), listed(map(json.loads, lines))
         same = wanted == got
         print(f"{name}: {len(got)} lists of {len(trips)} trips, {'equal to' if same else 'NOT as in'} the definition")

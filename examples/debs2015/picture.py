@@ -43,7 +43,7 @@ def main(words: list[str]) -> int:
     if len(words) != 1:
         print("usage: python -m examples.debs2015.picture FILE.png", file=sys.stderr)
         return 2
-    lines = [line for path in sorted((RESULTS / "routes").glob("*.json")) for line in path.open()]
+    lines = [line for path in sorted((RESULTS / "routes").glob("*.json")) for line in path.read_text().splitlines()]
     if not lines:
         print(f"no results in {RESULTS}: run the dataflow first", file=sys.stderr)
         return 1

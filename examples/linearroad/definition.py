@@ -173,7 +173,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reports = reports_in(sorted(given.data.glob("*/*.csv")))
     status = 0
     for name, wanted in {"tolls": tolls(reports), "alerts": alerts(reports)}.items():
-        lines = [line for file in sorted((given.results / name).glob("*.json")) for line in file.open()]
+        lines = [
+            line for file in sorted((given.results / name).glob("*.json")) for line in file.read_text().splitlines()
+        ]
         got = noticed(map(json.loads, lines))
         same = wanted == got
         print(f"{name}: {got.total()} of {len(reports)} reports, {'equal to' if same else 'NOT as in'} the definition")

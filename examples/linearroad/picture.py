@@ -50,7 +50,7 @@ def main(words: list[str]) -> int:
         return 2
     found = []
     for name in ("tolls", "alerts"):
-        lines = [line for path in sorted((RESULTS / name).glob("*.json")) for line in path.open()]
+        lines = [line for path in sorted((RESULTS / name).glob("*.json")) for line in path.read_text().splitlines()]
         found.append(noticed(map(json.loads, lines)))
     if not all(found):
         print(f"no results in {RESULTS}: run the dataflow first", file=sys.stderr)

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from examples.acme import generate as acme
+from examples.debs2015 import generate as debs
+from examples.linearroad import generate as roads
 from examples.taxi import generate as taxi
 from headwater.core.errors import HeadwaterError
 from headwater.dataflow.sensors import SensorModel, readings
@@ -235,3 +237,58 @@ def test_taxi_refuses_impossible_shares() -> None:
         taxi.trips(5, late=2)
     with pytest.raises(SystemExit):
         taxi.main(["--bad", "-1"])
+
+
+def test_debs_trips_are_those_of_the_taxis_each_at_its_garage(tmp_path: Path) -> None:
+    files = list(debs.write_files(tmp_path, 900, seed=4, late=0.1, per_file=400))
+    assert len(files) == 3 * len(debs.GARAGES)
+    found: list[str] = []
+    for garage in debs.GARAGES:
+        lines = "".join(path.read_text() for path in sorted((tmp_path / garage).glob("*.csv"))).splitlines()
+        assert lines and {debs.garage_of(line.split(",")[0]) for line in lines} == {garage}
+        found += lines
+    assert sorted(found) == sorted(taxi.lines(900, seed=4, late=0.1))
+    with pytest.raises(ValueError, match="per_file"):
+        list(debs.write_files(tmp_path, 10, per_file=0))
+
+
+def test_vehicles_report_each_half_minute_from_where_they_can_be(tmp_path: Path) -> None:
+    reports = list(roads.reports(12, seed=3, segments=6, rate=30))
+    assert reports == list(roads.reports(12, seed=3, segments=6, rate=30))
+    assert [r.second for r in reports] == sorted(r.second for r in reports)
+    by_vehicle: dict[int, list[roads.Report]] = {}
+    for report in reports:
+        assert report.segment == report.position // roads.MILE and 0 <= report.segment < 6
+        by_vehicle.setdefault(report.vehicle, []).append(report)
+    for mine in by_vehicle.values():
+        for before, after in pairwise(mine):
+            assert after.second - before.second == 30
+            assert (after.expressway, after.direction) == (before.expressway, before.direction)
+            assert before.lane != 4
+            moved = abs(after.position - before.position)
+            assert moved <= max(after.speed * roads.FEET + 1, roads.MILE)  # two that collide meet within a mile
+
+
+def test_some_vehicles_collide_and_stand_at_one_place() -> None:
+    standing = Counter(
+        (r.second // 60, r.expressway, r.direction, r.lane, r.position)
+        for r in roads.reports(15, seed=2, rate=30, accidents=0.5)
+        if r.speed == 0
+    )
+    assert max(standing.values()) >= 4  # two vehicles, two reports a minute
+    assert not any(r.speed == 0 for r in roads.reports(15, seed=2, rate=30, accidents=0.0))
+
+
+def test_reports_are_in_the_files_of_their_stretches(tmp_path: Path) -> None:
+    assert roads.main(["--minutes", "4", "--segments", "4", "--per-file", "500", "--out", str(tmp_path)]) == 0
+    lines = 0
+    for stretch, segments in {"x0-west": "01", "x0-east": "23", "x1-west": "01", "x1-east": "23"}.items():
+        rows = [
+            r for path in sorted((tmp_path / stretch).glob("*.csv")) for r in csv.reader(path.read_text().splitlines())
+        ]
+        assert {row[6] for row in rows} == set(segments) and {row[3] for row in rows} == {stretch[1]}
+        assert [row[0] for row in rows] == sorted(row[0] for row in rows)
+        lines += len(rows)
+    assert lines == len(list(roads.reports(4, segments=4)))
+    with pytest.raises(SystemExit):
+        roads.main(["--minutes", "0", "--out", str(tmp_path)])

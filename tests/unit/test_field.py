@@ -1,0 +1,144 @@
+"""The parts of the comparison with other systems that need neither Spark nor a lab."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from benchmarks.field import flinkenv, report
+from benchmarks.field.feed import lay, make_feed, show
+from benchmarks.field.flink_query import tables
+from benchmarks.field.ship import ship
+from benchmarks.field.variants import SHAPE, Arrived, ArrivedLines
+from benchmarks.field.workloads import WORKLOADS, event_time
+from benchmarks.flowunits.storage import Storage
+from benchmarks.flowunits.workload import CLOUD, continuum_text
+from headwater.continuum.model import Continuum
+from headwater.core.errors import Unavailable
+from headwater.plan.build import build
+
+LOCATIONS = tuple(SHAPE.edges.values())
+
+
+@pytest.mark.parametrize("name", list(WORKLOADS))
+def test_steps_are_in_the_order_of_event_time_with_rows_at_every_location(name: str) -> None:
+    workload = WORKLOADS[name]
+    last = dict.fromkeys(LOCATIONS, 0.0)
+    for step in islice(workload.steps(LOCATIONS), 5):
+        times = {location: [event_time(line, workload.time) for line in lines] for location, lines in step.items()}
+        assert sorted(times) == sorted(LOCATIONS)
+        assert all(those == sorted(those) and those[0] > last[location] for location, those in times.items())
+        last = {location: those[-1] for location, those in times.items()}
+        assert workload.rows_of_step / 2 < sum(map(len, step.values())) < workload.rows_of_step * 2
+
+
+@pytest.mark.parametrize("name", list(WORKLOADS))
+def test_units_are_in_all_layers_that_the_dataflow_names(name: str) -> None:
+    flow = WORKLOADS[name].dataflow("in/{location}", "out", LOCATIONS)
+    plan = build(flow, Continuum.from_text(continuum_text(shape=SHAPE)))
+    assert {unit.zone for unit in plan.units} >= {*SHAPE.edges, CLOUD}
+    assert "ends" in flow.types["result"].schema.names
+
+
+def test_a_feed_knows_when_its_windows_have_ended(tmp_path: Path) -> None:
+    feed = make_feed(WORKLOADS["means"], tmp_path, LOCATIONS, [3, 1, 1])
+    assert feed.rows == [3600, 1200, 1200]
+    assert [len(feed.files[1][location].read_text().splitlines()) for location in LOCATIONS] == [600, 600]
+    wanted = pa.table({"ends": [int(feed.times[0]) + 1, int(feed.times[0]) - 5, int(feed.times[2])]})
+    assert [feed.closed(wanted, release).num_rows for release in range(3)] == [1, 2, 3]
+    assert [feed.release_of(ends) for ends in wanted["ends"].to_pylist()] == [1, 0, 2]
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[Storage]:
+    (tmp_path / "files" / "L1").mkdir(parents=True)
+    with Storage(("127.0.0.1", 0), tmp_path / "files") as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+
+
+def test_shipped_files_appear_whole_under_their_names(storage: Storage, tmp_path: Path) -> None:
+    connection = HTTPConnection(*storage.server_address)
+    for number in range(2):
+        file = tmp_path / f"{number}.csv"
+        file.write_text(f"row {number}\n" * 1000)
+        ship(connection, file, "/L1")
+    connection.close()
+    found = {file.name: file.read_text() for file in (tmp_path / "files" / "L1").iterdir()}
+    assert found == {f"{n}.csv": f"row {n}\n" * 1000 for n in range(2)}
+
+
+def test_a_file_is_hidden_until_it_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1\n")
+    lay(tmp_path / "a.csv", tmp_path / "events")
+    assert [file.name for file in (tmp_path / "events").iterdir()] == [".a.csv"]
+    show("a.csv", tmp_path / "events")
+    assert [file.name for file in (tmp_path / "events").iterdir()] == ["a.csv"]
+
+
+def test_results_of_both_kinds_of_files_are_one_table(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([("ends", pa.int64()), ("place", pa.int32()), ("origin", pa.string()), ("mean", pa.float64())])
+    rows = [{"ends": 60, "place": 1, "origin": "1.2", "mean": 0.5}, {"ends": 120, "place": 2, "origin": "3", "mean": 2}]
+    pq.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "0.parquet")
+    (tmp_path / "part-1-0").write_text("60,1,1.2,0.5\n120,2,3,2.0\n")
+    (tmp_path / ".part-1-1.inprogress").write_text("180,1,")
+    for kind in (Arrived, ArrivedLines):
+        arrived = kind(tmp_path)
+        assert arrived.look() == 2
+        assert arrived.table(list(arrived.new), schema).to_pylist() == rows
+
+
+def test_flink_reads_each_location_and_all_of_them() -> None:
+    query = WORKLOADS["means"].flink
+    texts = tables(
+        {
+            "inputs": {"L1": "/in/L1", "L2": "/in/L2"},
+            "columns": query.columns,
+            "time": query.time,
+            "result": query.result,
+            "results": "/out",
+            "poll_ms": 200,
+        }
+    )
+    begins = Counter(text.split("(")[0].strip() for text in texts)
+    assert begins["CREATE TABLE in_L1"] == begins["CREATE TABLE in_L2"] == begins["CREATE TABLE out_rows"] == 1
+    assert "SELECT *, 'L2' AS location FROM in_L2" in texts[2]
+    assert "WATERMARK FOR ts AS ts" in texts[0] and "'path' = 'file:///in/L1'" in texts[0]
+
+
+def test_an_environment_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file, where the environment is to be")
+    with pytest.raises(Unavailable, match="PyFlink cannot be installed") as raised:
+        flinkenv.python(tmp_path / "taken")
+    assert "--systems" in (raised.value.hint or "")
+
+
+def run_of(rows: int, edge: float) -> dict[str, Any]:
+    links = {"E1 up": edge, "E2 up": edge, "S1 up": 1.0, "S1 down": 0.5}
+    rest = {"p50_s": 1.0, "p99_s": 2.0, "cpu_s_per_million_rows": 4.0, "pss_mb": 1000}
+    return {"rows_per_s": rows, "bytes_per_row": links, **rest}
+
+
+def test_the_table_has_ratios_to_headwater_and_says_what_failed(tmp_path: Path) -> None:
+    found = {"headwater": run_of(2000, 3.0), "spark-cloud": run_of(1000, 9.0), "flink-cloud": {"failed": "no network"}}
+    result = {"dataflows": {"means": found}}
+    text = report.markdown(result)
+    assert "| rows/s | 2,000 | 1,000 (0.50×) | not run |" in text
+    assert "| bytes/row, edge links | 6.00 | 18.00 (3.00×) |  |" in text
+    assert "| bytes/row, site links | 1.50 | 1.50 (1.00×) |  |" in text
+    assert text.endswith("Flink in the cloud: no network")
+    assert report.ratios({"spark-cloud": run_of(1, 1.0)}) == {}
+    report.plot(result, tmp_path / "field.png")
+    assert (tmp_path / "field.png").read_bytes().startswith(b"\x89PNG")
