@@ -95,7 +95,8 @@ class Trial:
         due = time.time()
         for _ in range(load.paced):
             time.sleep(max(0.0, due - time.time()))
-            released[self._next] = self._release()
+            number = self._next
+            released[number] = self._release()
             due += load.pace
         self._await(self._next - 1)
         found = []
