@@ -29,7 +29,6 @@ from benchmarks.field.feed import Feed, make_feed
 from benchmarks.field.trial import Load, Trial, results_of
 from benchmarks.field.variants import (
     SHAPE,
-    SYSTEMS,
     Arrived,
     CloudFlink,
     CloudSpark,
@@ -86,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
     made = common.arguments("Headwater beside Spark and Flink", repeats=3)
     made.add_argument("--plot", type=Path, metavar="PNG", help="draw the figures")
     made.add_argument("--dataflows", type=listed(list(WORKLOADS)), default=list(WORKLOADS), metavar="LIST")
-    made.add_argument("--systems", type=listed(list(SYSTEMS)), default=list(SYSTEMS), metavar="LIST")
+    made.add_argument("--systems", type=listed(list(report.NAMES)), default=list(report.NAMES), metavar="LIST")
     made.add_argument("--rows", type=int, metavar="N", help=f"rows of a burst (default {ROWS}; quick {QUICK_ROWS})")
     made.add_argument("--link", type=link, default=("100mbit", 10), metavar="BANDWIDTH/MS", help="of every link")
     made.add_argument("--flink", type=Path, metavar="DIR", help="PyFlink's environment (default: in the cache)")

@@ -235,6 +235,3 @@ class CloudFlink(CloudSpark):
         argv = [str(self._python), str(_HERE / "flink_query.py"), str(file)]
         driver = self._hosts.start(CLOUD, "driver", argv, env={"PYTHONPATH": ""}, stdout=subprocess.PIPE)
         self._await_line("driver", driver, '{"query"')
-
-
-SYSTEMS = ("headwater", "spark-cloud", "spark-stretched", "flink-cloud")
