@@ -100,12 +100,13 @@ class Comparison:
     def __init__(self, options: argparse.Namespace, place: Path) -> None:
         quick = options.quick
         self._options, self._place = options, place
+        self.failed = 0
         self._rows = options.rows or (QUICK_ROWS if quick else ROWS)
         self.load = Load(1 if quick else WARM, common.repeats_of(options), QUICK_PACED if quick else PACED, PACE)
         self._continuum = Continuum.from_text(continuum_text(shape=SHAPE))
 
     def run(self, name: str, found: dict[str, Any], note: Callable[[], None]) -> None:
-        """Measure all systems with one dataflow; call ``note`` after each."""
+        """Measure all systems with one dataflow, and go on after one that fails; call ``note`` after each."""
         workload, place = WORKLOADS[name], self._place / name
         burst = max(2, round(self._rows / workload.rows_of_step))
         steps = [burst] * (self.load.warm + self.load.bursts) + [1] * self.load.paced
@@ -114,9 +115,11 @@ class Comparison:
         for system in self._options.systems:
             try:
                 found[system] = self._measure(system, workload, feed, wanted, place / system)
-            except Unavailable as error:
+            except HeadwaterError as error:
                 say(f"{name}, {system}: {error}")
                 found[system] = {"failed": error.what}
+                if not isinstance(error, Unavailable):  # such as PyFlink without a network
+                    self.failed = error.exit_code
             note()
 
     def _measure(self, system: str, workload: Workload, feed: Feed, wanted: pa.Table, place: Path) -> dict[str, Any]:
@@ -179,7 +182,7 @@ def main() -> int:
     print(report.markdown(result))
     if options.plot is not None:
         report.plot(result, options.plot)
-    return 0
+    return comparison.failed
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
