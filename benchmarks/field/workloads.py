@@ -66,11 +66,13 @@ def event_time(line: str, position: int) -> float:
 
 
 def routes_steps(locations: Sequence[str]) -> Iterator[Step]:
-    """Yield trips minute by minute; a taxi belongs to one location."""
+    """Yield trips minute by minute, their ends spread over its seconds; a taxi belongs to one location."""
     for _, minute in groupby(trips(10**9, seed=7), key=lambda trip: trip[3]):
         step: dict[str, list[str]] = {location: [] for location in locations}
-        for trip in minute:
-            step[garage_of(trip[0], locations)].append(",".join(trip))
+        those = list(minute)
+        for number, trip in enumerate(those):
+            end = f"{trip[3][:-2]}{60 * number // len(those):02d}"
+            step[garage_of(trip[0], locations)].append(",".join([*trip[:3], end, *trip[4:]]))
         yield step
 
 
