@@ -154,7 +154,7 @@ def whole_debs(place: Path) -> Case:
 
 def whole_road(place: Path) -> Case:
     text = Path(road_flow.__file__).with_name("continuum.yaml").read_text()
-    files = list(road_generate.write_files(place, 14, seed=9, rate=50.0, per_file=8000))
+    files = list(road_generate.write_files(place, 9, seed=10, rate=45.0, segments=4, accidents=0.15, per_file=2000))
     return road(place, files, stretches=road_flow.STRETCHES, continuum=text)
 
 
