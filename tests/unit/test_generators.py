@@ -16,6 +16,7 @@ import pytest
 
 from examples.acme import generate as acme
 from examples.debs2015 import generate as debs
+from examples.debs2015.flow import GARAGES
 from examples.linearroad import generate as roads
 from examples.taxi import generate as taxi
 from headwater.core.errors import HeadwaterError
@@ -241,9 +242,9 @@ def test_taxi_refuses_impossible_shares() -> None:
 
 def test_debs_trips_are_those_of_the_taxis_each_at_its_garage(tmp_path: Path) -> None:
     files = list(debs.write_files(tmp_path, 900, seed=4, late=0.1, per_file=400))
-    assert len(files) == 3 * len(debs.GARAGES)
+    assert len(files) == 3 * len(GARAGES)
     found: list[str] = []
-    for garage in debs.GARAGES:
+    for garage in GARAGES:
         lines = "".join(path.read_text() for path in sorted((tmp_path / garage).glob("*.csv"))).splitlines()
         assert lines and {debs.garage_of(line.split(",")[0]) for line in lines} == {garage}
         found += lines
