@@ -36,7 +36,7 @@ from headwater.agent import statetransfer
 from headwater.agent.tasks import NodeTasks
 from headwater.agent.warmup import warm_up
 from headwater.channels.filelog import FileLog
-from headwater.channels.wire import PROTOCOL, Action
+from headwater.channels.wire import OWN_VERSION, Action, check_protocol
 from headwater.connectors.deadletters import read_dead_letters
 from headwater.connectors.permitted import AgentPermissions, own_paths
 from headwater.connectors.replaying import read_wanted, replay, sources_of
@@ -47,7 +47,7 @@ from headwater.core.requirement import Capabilities
 from headwater.disk.durable import make_directory, read_note, write_atomically
 from headwater.disk.settings import UnitSettings
 from headwater.plan.port import Fence, Stamp
-from headwater.plan.spec import UnitSpec
+from headwater.plan.spec import UnitSpec, read_spec
 from headwater.plan.steps import FormerOutputChoice
 from headwater.plan.transfer import StateTransfer
 from headwater.query.query import reaching_spark
@@ -157,12 +157,23 @@ class Agent:
     # ------------------------------------------------------------ requests
 
     def _hello(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"protocol": PROTOCOL, "node": self.node, "deployments": sorted(self._deployed)}
+        return {**OWN_VERSION, "node": self.node, "deployments": sorted(self._deployed)}
 
     def actions(self) -> dict[str, Action]:
         """Return the handlers of requests, by name; ``agents.AgentClient`` is the other side."""
+        return {"hello": self._hello, **{name: self._understood(own) for name, own in self._requests().items()}}
+
+    def _understood(self, action: Action) -> Action:
+        """Answer a request, unless it is of another protocol: its words may mean something else."""
+
+        def answer(body: dict[str, Any]) -> Any:
+            check_protocol(body, where=f"the agent of {self.node}")
+            return action(body)
+
+        return answer
+
+    def _requests(self) -> dict[str, Action]:
         return {
-            "hello": self._hello,
             "peers": self._meet,
             "hold": self._hold,
             "former_output": self._of_unit(self._former_output, alone=True),
@@ -201,7 +212,7 @@ class Agent:
 
     def _hold(self, body: Mapping[str, Any]) -> str:
         """Store a unit's description."""
-        spec = load(UnitSpec, body.get("spec"), what="a unit's description")
+        spec = read_spec(body.get("spec"))
         with self._lock:
             return self._open(spec.deployment).hold(spec)
 
@@ -218,6 +229,7 @@ class Agent:
         with self._lock:
             here = dict(self._deployed)
         return {
+            **OWN_VERSION,
             "progress": {name: dump(deployed.progress()) for name, deployed in here.items()},
             "units": {
                 name: [[*which, wanted] for which, wanted in deployed.wanted().items()]

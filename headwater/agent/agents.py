@@ -17,14 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headwater import __version__
 from headwater.agent.starters import end_starters
 from headwater.channels.credential import TOKEN_ENV, TOKEN_FILE_ENV, Grant, SiteSecret, has_token
 from headwater.channels.flight import FlightLog
 from headwater.channels.relay import relay_reader
-from headwater.channels.wire import CA_ENV, PROTOCOL, Credentials, Wire, ca_file
+from headwater.channels.wire import CA_ENV, OWN_VERSION, Credentials, Wire, ca_file, check_protocol
 from headwater.connectors.replaying import ReplayRequest
 from headwater.continuum.model import Node
 from headwater.core.address import Address
+from headwater.core.compatible import known
 from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, SpecUnknown, Unavailable
 from headwater.core.jsonform import dump, load
 from headwater.core.metrics import Progress
@@ -96,6 +98,9 @@ class AgentClient:
         self._stamps = stamps
         self._meet = meet
 
+    def _send(self, call: str, body: Mapping[str, Any], seconds: float) -> Any:
+        return self._ask(call, {**body, **OWN_VERSION}, seconds)
+
     # ------------------------------------------------------------ orders
 
     def former_output(self, spec: UnitSpec, choice: FormerOutputChoice, sinks: Sequence[str] = ()) -> None:
@@ -148,10 +153,11 @@ class AgentClient:
 
     def end(self, deployment: str, unit: str) -> None:
         body = {"deployment": deployment, "unit": unit, "stamp": self._stamp()}
-        self._ask("end", body, LONG_SECONDS)
+        self._send("end", body, LONG_SECONDS)
 
     def report(self) -> NodeReport:
-        found = self._ask("report", {"stamp": self._stamp()}, REPORT_SECONDS)
+        found = self._send("report", {"stamp": self._stamp()}, REPORT_SECONDS)
+        check_protocol(found, where=f"the agent of {self.node}")
         # Their agents may have other addresses since they were restarted, and other credentials.
         self._meet([(str(node), str(log)) for node, log in found.get("reads", ())])
         return NodeReport(
@@ -171,27 +177,22 @@ class AgentClient:
 
     def progress(self, deployment: str) -> Progress:
         """Return the progress of a deployment's part on this node."""
-        found: dict[str, Any] = self._ask("progress", {"deployment": deployment}, 60.0)
+        found: dict[str, Any] = self._send("progress", {"deployment": deployment}, 60.0)
         return load(Progress, found, what="a report")
 
     def dead_letters(self, deployment: str) -> list[dict[str, Any]]:
         """Return the first dead letters of this node."""
-        return list(self._ask("dead_letters", {"deployment": deployment}, 60.0))
+        return list(self._send("dead_letters", {"deployment": deployment}, 60.0))
 
     def replay(self, deployment: str, wanted: Sequence[ReplayRequest], *, force: bool) -> list[Replayed]:
         """Replay dead letters of this node to their sources."""
         body = {"deployment": deployment, "letters": dump(wanted), "force": force}
-        return [Replayed(**one) for one in self._ask("replay", body, LONG_SECONDS)]
+        return [Replayed(**known(Replayed, one)) for one in self._send("replay", body, LONG_SECONDS)]
 
     def hello(self) -> dict[str, Any]:
         """Check that the agent answers; raise Unavailable if not, DeploymentError if another agent does."""
-        found: dict[str, Any] = self._ask("hello", {}, 5.0)
-        if found.get("protocol") != PROTOCOL:
-            raise DeploymentError(
-                f"the agent there speaks protocol {found.get('protocol', 1)}, this side {PROTOCOL}",
-                where=self.node,
-                hint="run the same version of Headwater on both sides; its units go on when it is restarted",
-            )
+        found: dict[str, Any] = self._send("hello", {}, 5.0)
+        check_protocol({"protocol": 1, **found}, where=f"the agent of {self.node}")
         if found["node"] != self.node:
             raise DeploymentError(
                 f"the agent there is that of {found['node']}",
@@ -212,9 +213,14 @@ class AgentClient:
         self._meet([(c.node, f"{spec.deployment}/{c.id}") for c in spec.inputs if c.node != self.node])
         body = {"deployment": spec.deployment, "digest": spec.digest, "stamp": self._stamp(), **more}
         with contextlib.suppress(SpecUnknown):
-            return self._ask(call, body, LONG_SECONDS)
-        self._ask("hold", {"spec": dump(spec)}, 60.0)
-        return self._ask(call, {**body, "stamp": self._stamp()}, LONG_SECONDS)
+            return self._send(call, body, LONG_SECONDS)
+        if self._send("hold", {"spec": dump(spec)}, 60.0) != spec.digest:
+            raise DeploymentError(
+                f"its agent, of an older version, does not know all of the unit's description (this is {__version__})",
+                where=f"unit {spec.id}, {self.node}",
+                hint="upgrade the agent; its units go on when it is restarted",
+            )
+        return self._send(call, {**body, "stamp": self._stamp()}, LONG_SECONDS)
 
 
 # ---------------------------------------------------------------- agents of this machine

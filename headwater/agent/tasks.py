@@ -35,7 +35,7 @@ from headwater.core.errors import (
     UserCodeError,
     WaitsForBroker,
 )
-from headwater.core.jsonform import dump_json, load_json
+from headwater.core.jsonform import dump_json
 from headwater.core.metrics import Progress
 from headwater.disk.checkpoint import cut_off, reads_agree, take_back
 from headwater.disk.durable import write_atomically
@@ -43,7 +43,7 @@ from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
 from headwater.plan.model import Channel
 from headwater.plan.port import Wanted
-from headwater.plan.spec import UnitSpec
+from headwater.plan.spec import UnitSpec, read_spec
 from headwater.plan.steps import FormerOutputChoice, Incarnation, incarnation
 from headwater.query.query import Running
 from headwater.spark.hosts import HostMeter
@@ -136,7 +136,7 @@ class NodeTasks:
                 file = self._spec_file(digest)
                 if not digest.isalnum() or not file.exists():
                     raise SpecUnknown("the unit's description is not here", where=f"{self.node}: {digest[:12]}")
-                self._specs[digest] = load_json(UnitSpec, file.read_text(), what="a unit's description")
+                self._specs[digest] = read_spec(json.loads(file.read_text()))
             return self._specs[digest]
 
     def _spec_file(self, digest: str) -> Path:

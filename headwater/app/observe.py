@@ -560,6 +560,7 @@ def _footprint(host: HostProgress, seen: Window | None) -> Footprint:
         rss=host.memory + host.agent_memory,
         pss=host.pss,
         cores=rates.spark + rates.agent if rates else None,
+        version=host.version,
     )
 
 

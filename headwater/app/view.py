@@ -205,7 +205,8 @@ class Heartbeat:
 class Footprint:
     """Memory in bytes of a host's Spark and agent, and the cores that both used lately; None: not known yet.
 
-    ``rss`` counts pages that processes share for each of them, ``pss`` divides them.
+    ``rss`` counts pages that processes share for each of them, ``pss`` divides them. ``version``: that of its
+    agent's Headwater, '' where the agent does not state it.
     """
 
     host: str
@@ -213,6 +214,7 @@ class Footprint:
     rss: int
     pss: int | None
     cores: float | None
+    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from headwater.channels.base import END
 from headwater.channels.segments import Segment
+from headwater.core.compatible import known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,16 +65,17 @@ class Entry:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Entry:
-        """Rebuild an entry from its JSON form (``to_record``)."""
+        """Rebuild an entry from its JSON form (``to_record``), without fields that a newer version has added."""
         values = dict(record)
+        segments = (known(Segment, s) for s in values["segments"])
         values["segments"] = tuple(
-            Segment(**{**s, "offsets": tuple(s["offsets"])} if s.get("offsets") else s) for s in values["segments"]
+            Segment(**{**s, "offsets": tuple(s["offsets"])} if s.get("offsets") else s) for s in segments
         )
         values["previous"] = tuple(values["previous"]) if values["previous"] else None
         # Older entries hold the ingest times as "born".
         if (ingested := values.pop("born", None) or values.get("ingested")) is not None:
             values["ingested"] = (float(ingested[0]), float(ingested[1]))
-        return cls(**values)
+        return cls(**known(cls, values))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from headwater.channels.base import Backlog, ChannelStats
 from headwater.channels.entry import Entry, Floor
 from headwater.channels.wire import Wire
+from headwater.core.compatible import known
 
 CHUNK = pa.schema(
     [
@@ -115,8 +116,8 @@ class FlightLog:
     def stats(self) -> ChannelStats:
         """Read all counters."""
         found: dict[str, Any] = self._ask("stats")
-        found["unread"] = {reader: Backlog(**backlog) for reader, backlog in found["unread"].items()}
-        return ChannelStats(**found)
+        found["unread"] = {reader: Backlog(**known(Backlog, backlog)) for reader, backlog in found["unread"].items()}
+        return ChannelStats(**known(ChannelStats, found))
 
     def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Follower:
         """Open a stream of the log's entries from a position on, followed by new ones.
@@ -152,7 +153,7 @@ class Follower:
                 self.sent = _stamp(chunk.app_metadata)
                 floor, piece, offset, data, entry = (column[0] for column in chunk.data.columns)
                 if floor.is_valid:
-                    yield Floor(**json.loads(floor.as_py()))
+                    yield Floor(**known(Floor, json.loads(floor.as_py())))
                 elif data.is_valid:
                     yield Bytes(piece.as_py(), offset.as_py(), data.as_buffer())
                 elif entry.is_valid:

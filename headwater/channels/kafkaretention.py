@@ -19,6 +19,7 @@ from headwater.channels.entry import Floor
 from headwater.channels.kafkacluster import Broken, Cluster, Gone, Message, Transactions
 from headwater.channels.kafkajournal import FRESH
 from headwater.channels.readerid import check_reader
+from headwater.core.compatible import known
 from headwater.core.errors import ChannelError
 
 T = TypeVar("T")
@@ -77,7 +78,7 @@ class KafkaRetention:
     def floor(self) -> Floor:
         """Return the first readable position and the totals before it."""
         record = self.value(FLOOR)
-        floor = Floor(**record) if record else Floor()
+        floor = Floor(**known(Floor, record)) if record else Floor()
         return replace(floor, swept=max(floor.swept, min(self._swept, floor.seq)))
 
     def write_floor(self, floor: Floor, *, fsync: bool) -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from headwater.channels.entry import Floor
 from headwater.channels.readerid import check_reader
+from headwater.core.compatible import known
 from headwater.core.errors import ChannelError
 from headwater.disk.durable import make_directory, read_sealed, sealed, write_atomically
 
@@ -49,7 +50,7 @@ class Retention:
     def floor(self) -> Floor:
         """Return the first readable position and the totals before it."""
         record = read_sealed(self._log / "floor.json", _FLOOR)
-        return Floor(**record) if record else Floor()
+        return Floor(**known(Floor, record)) if record else Floor()
 
     def write_floor(self, floor: Floor, *, fsync: bool) -> None:
         """Replace the floor."""

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from headwater import __version__
 from headwater.channels.credential import TOKEN_ENV, Grant, ZoneCredential
 from headwater.core import errors
 from headwater.core.address import TLS, Address
@@ -24,7 +25,12 @@ from headwater.core.errors import ChannelError, Denied, DeploymentError, Headwat
 from headwater.tls.verify import LOOK_SECONDS, answers_with_tls, verify
 
 PROTOCOL = 4
-"""Version of the requests between controllers and agents; both sides need the same."""
+"""Version of the requests between controllers and agents; both sides need the same.
+
+Within one, requests and answers gain fields only, which the other side may leave out or ignore.
+"""
+OWN_VERSION: Mapping[str, Any] = {"protocol": PROTOCOL, "version": __version__}
+"""Part of every request to an agent, and of its answers to ``hello`` and ``report``."""
 CA_ENV = "HEADWATER_CA"
 ASK_SECONDS = 10.0
 """Timeout in seconds of a request that is answered at once."""
@@ -54,6 +60,21 @@ class Credentials:
 
     def __repr__(self) -> str:
         return "Credentials(...)"
+
+
+def check_protocol(other: Mapping[str, Any], *, where: str) -> None:
+    """Raise DeploymentError where the other side of a request has another protocol.
+
+    ``other``: its ``OWN_VERSION``, which older versions of this protocol stated in the answer to ``hello`` alone.
+    """
+    if (protocol := other.get("protocol", PROTOCOL)) != PROTOCOL:
+        version = f" (version {other['version']})" if other.get("version") else ""
+        raise DeploymentError(
+            f"the other side speaks protocol {protocol}{version}, this one {PROTOCOL} (version {__version__})",
+            where=where,
+            hint="run versions of Headwater with the same protocol on both sides; units go on when their agent is "
+            "restarted",
+        )
 
 
 def ca_file() -> Path | None:

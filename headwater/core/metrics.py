@@ -154,6 +154,8 @@ class HostProgress:
     memory_free: int | None = None
     agent_memory: int = 0
     pss: int | None = None
+    version: str = ""
+    """The version of Headwater that its agent runs; empty where it does not state it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,9 @@ from typing import Any
 
 from headwater.continuum.broker import Broker
 from headwater.continuum.model import Node
+from headwater.core.compatible import surplus
 from headwater.core.errors import DeploymentError
-from headwater.core.jsonform import dump
+from headwater.core.jsonform import ONE_VERSION, dump, load
 from headwater.core.requirement import Requirement
 from headwater.dataflow.fragment import Fragment
 from headwater.dataflow.operators import ToLocations
@@ -139,6 +140,19 @@ class UnitSpec:
     def kept_at(self, channel: Channel) -> list[str]:
         """Return where a channel is kept: the broker's zone and address, or nothing for its producer's disk."""
         return [] if channel.broker is None else [channel.broker, self.brokers[channel.broker].servers]
+
+
+def read_spec(data: object) -> UnitSpec:
+    """Read a spec from its JSON form, of which every field must be known: a skipped one would run another unit.
+
+    So a field added later is left out where it has its default, and older agents accept every spec without it. Raises
+    DeploymentError.
+    """
+    what = "a unit's description"
+    spec: UnitSpec = load(UnitSpec, data, what=what)
+    if (path := surplus(data, dump(spec))) is not None:
+        raise DeploymentError(f"{what} that this version cannot carry out: it does not know {path}", hint=ONE_VERSION)
+    return spec
 
 
 def spec_of(plan: DeploymentPlan, id_: str) -> UnitSpec:

@@ -320,11 +320,12 @@ def _link_table(links: Iterable[LinkProgress]) -> Table:
 def _footprint_table(footprints: Iterable[Footprint]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("Host", no_wrap=True)
-    for column in ("RSS", "PSS", "Cores"):
+    for column in ("RSS", "PSS", "Cores", "Version"):
         table.add_column(column, justify="right")
     for one in footprints:
         pss = "-" if one.pss is None else format_size(one.pss)
-        table.add_row(one.host, format_size(one.rss), pss, "-" if one.cores is None else f"{one.cores:.2f}")
+        cores = "-" if one.cores is None else f"{one.cores:.2f}"
+        table.add_row(one.host, format_size(one.rss), pss, cores, one.version or "-")
     return table
 
 

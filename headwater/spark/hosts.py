@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from headwater import __version__
 from headwater.continuum.model import Host
 from headwater.core.metrics import HostProgress
 from headwater.query.query import Running
@@ -150,6 +151,7 @@ class Meter:
             memory_free=int(psutil.virtual_memory().available),
             agent_memory=sum(p.memory for p in own.values()),
             pss=self._pss,
+            version=__version__,
         )
 
     def share(self, units: Iterable[Running]) -> None:
