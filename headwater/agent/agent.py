@@ -157,7 +157,7 @@ class Agent:
     # ------------------------------------------------------------ requests
 
     def _hello(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {**OWN_VERSION, "node": self.node, "deployments": sorted(self._deployed)}
+        return {**OWN_VERSION, "node": self.node, "time": time.time(), "deployments": sorted(self._deployed)}
 
     def actions(self) -> dict[str, Action]:
         """Return the handlers of requests, by name; ``agents.AgentClient`` is the other side."""
@@ -212,7 +212,7 @@ class Agent:
 
     def _hold(self, body: Mapping[str, Any]) -> str:
         """Store a unit's description."""
-        spec = read_spec(body.get("spec"))
+        spec = read_spec(body.get("spec"), where=self.node)
         with self._lock:
             return self._open(spec.deployment).hold(spec)
 

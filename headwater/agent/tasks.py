@@ -136,7 +136,7 @@ class NodeTasks:
                 file = self._spec_file(digest)
                 if not digest.isalnum() or not file.exists():
                     raise SpecUnknown("the unit's description is not here", where=f"{self.node}: {digest[:12]}")
-                self._specs[digest] = read_spec(json.loads(file.read_text()))
+                self._specs[digest] = read_spec(json.loads(file.read_text()), where=str(file))
             return self._specs[digest]
 
     def _spec_file(self, digest: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,10 @@ def examined(home: Path, continuum: Continuum | None = None) -> Iterator[Finding
     yield hostchecks.memory()
     yield hostchecks.cores()
     yield hostchecks.disk(home)
+    yield hostchecks.inodes(home)
     yield hostchecks.temporary_space()
+    yield hostchecks.temporary_programs()
+    yield hostchecks.shared_memory()
     yield hostchecks.home_directory()
     for what, number in PORTS:
         yield hostchecks.port(what, number)
@@ -35,18 +39,23 @@ def examined(home: Path, continuum: Continuum | None = None) -> Iterator[Finding
 
 
 def agents(nodes: Iterable[Node], home: Path) -> Iterator[Finding]:
-    """Ask each agent whether it answers; those of this machine need not run yet."""
+    """Ask each agent for its version and its clock; those of this machine need not run yet."""
     from headwater.agent.agents import Agents
 
     known = Agents(home)
     for node in nodes:
         check = f"agent {node.name}"
         try:
-            known.find(node)
+            client = known.find(node)
+            asked = time.time()
+            told = client.hello()
         except HeadwaterError as error:
             yield hostchecks.failed(check, error, "optional" if node.at is None else "missing")
         else:
-            yield Finding(check=check, state="ok", text=f"answers at {node.at or 'this machine'}")
+            version = told.get("version", "that it does not state")
+            yield Finding(check=check, state="ok", text=f"answers at {node.at or 'this machine'}, version {version}")
+            if isinstance(there := told.get("time"), float):
+                yield hostchecks.clock_difference(node.name, there, asked, time.time())
 
 
 def is_complete(findings: Iterable[Finding]) -> bool:

@@ -6,6 +6,7 @@ Each returns a finding, with the next step unless all is well. They change nothi
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import shutil
 import socket
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -49,6 +50,11 @@ _MIB, _GIB = 1 << 20, 1 << 30
 LEAST_MEMORY, USUAL_MEMORY = 400 * _MIB, 2 * _GIB
 """Free memory of a Spark with ``profile: small``, and of one of the usual size."""
 LEAST_DISK, USUAL_DISK = 256 * _MIB, 4 * _GIB
+MOST_AHEAD = 1.0
+"""Difference in seconds between two hosts' clocks above which measured latencies mislead."""
+LEAST_INODES = 20_000
+"""Files that channels, checkpoints and state of one zone take with room to spare."""
+LEAST_SHARED = 16 * _MIB
 _UNSYNCHRONIZED = 5  # TIME_ERROR of adjtimex(2)
 _TIMEX_BYTES = 256  # its struct has 208
 
@@ -128,7 +134,7 @@ def cores(pid: int | None = None, *, proc: Path = Path("/proc"), cgroups: Path =
 
 def disk(directory: Path, free: int | None = None) -> Finding:
     """Weigh the free disk space for channels and checkpoints in a directory, which need not exist yet."""
-    there = next(p for p in (directory.absolute(), *directory.absolute().parents) if p.is_dir())
+    there = _existing(directory)
     left = shutil.disk_usage(there).free if free is None else free
     text = f"{format_size(left)} free in {there}"
     if left < LEAST_DISK:
@@ -138,6 +144,24 @@ def disk(directory: Path, free: int | None = None) -> Finding:
         hint = "free space, or give a smaller --max-buffer: a channel takes up to 1 GiB"
         return Finding(check="disk", state="warning", text=text, hint=hint)
     return Finding(check="disk", state="ok", text=text)
+
+
+def _existing(directory: Path) -> Path:
+    return next(p for p in (directory.absolute(), *directory.absolute().parents) if p.is_dir())
+
+
+def inodes(directory: Path, free: int | None = None) -> Finding:
+    """Count the files that a directory's file system can still hold; some have no limit."""
+    there = _existing(directory)
+    status = os.statvfs(there)
+    if free is None and status.f_files == 0:
+        return Finding(check="inodes", state="ok", text=f"no limit in {there}")
+    left = status.f_favail if free is None else free
+    text = f"{left:,} free in {there}"
+    if left < LEAST_INODES:
+        hint = "delete small files there, or give a directory on another file system with --dir or --home"
+        return Finding(check="inodes", state="missing" if left < 100 else "warning", text=text, hint=hint)
+    return Finding(check="inodes", state="ok", text=text)
 
 
 def writable(check: str, directory: Path, hint: str) -> Finding:
@@ -159,6 +183,38 @@ def temporary_space() -> Finding:
     except FileNotFoundError as error:
         return Finding(check="temporary files", state="missing", text=str(error.strerror), hint=hint)
     return writable("temporary files", directory, hint)
+
+
+def temporary_programs(directory: Path | None = None) -> Finding:
+    """Look whether code may be run from the directory for temporary files: Java unpacks libraries there."""
+    check = "programs in temporary files"
+    hint = "mount it without noexec, or set TMPDIR and spark.driver.extraJavaOptions=-Djava.io.tmpdir= to another one"
+    try:
+        there = directory or Path(tempfile.gettempdir())
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"\0" * mmap.PAGESIZE)
+            file.flush()
+            mmap.mmap(file.fileno(), mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
+    except PermissionError as error:
+        text = f"{there} does not allow it: {error.strerror}"
+        return Finding(check=check, state="warning", text=text, hint=hint)
+    except OSError as error:  # it cannot be written, which another check says
+        return Finding(check=check, state="warning", text=str(error.strerror), hint=hint)
+    return Finding(check=check, state="ok", text=f"{there} allows them")
+
+
+def shared_memory(directory: Path = Path("/dev/shm"), free: int | None = None) -> Finding:
+    """Weigh the shared memory, in which numeric libraries and Java's measurements keep files."""
+    check = "shared memory"
+    hint = "mount a tmpfs at /dev/shm; in a container: --shm-size=64m, or an emptyDir of medium Memory"
+    found = writable(check, directory, hint)
+    if found.state != "ok":
+        return replace(found, state="warning")
+    left = shutil.disk_usage(directory).free if free is None else free
+    text = f"{format_size(left)} free in {directory}"
+    if left < LEAST_SHARED:
+        return Finding(check=check, state="warning", text=text, hint=hint)
+    return Finding(check=check, state="ok", text=text)
 
 
 def home_directory() -> Finding:
@@ -198,6 +254,16 @@ def clock(now: float | None = None, *, synchronized: bool | None = None) -> Find
         hint = "run a time service (NTP), or check that of the machine below: latency is measured between clocks"
         return Finding(check="clock", state="warning", text=f"{shown}, not synchronized", hint=hint)
     return Finding(check="clock", state="ok", text=shown)
+
+
+def clock_difference(node: str, there: float, asked: float, answered: float) -> Finding:
+    """Compare the clock of a node with this one; it was read (``there``) between two times of this one."""
+    check, ahead, doubt = f"clock of {node}", there - (asked + answered) / 2, (answered - asked) / 2
+    text = f"{abs(ahead):.3f} s {'ahead of' if ahead > 0 else 'behind'} this host's, to within {doubt:.3f} s"
+    if abs(ahead) > MOST_AHEAD + doubt:
+        hint = "run a time service (NTP) on both hosts: latency and idle times are measured between clocks"
+        return Finding(check=check, state="warning", text=text, hint=hint)
+    return Finding(check=check, state="ok", text=text)
 
 
 def _synchronized() -> bool | None:

@@ -142,7 +142,7 @@ class UnitSpec:
         return [] if channel.broker is None else [channel.broker, self.brokers[channel.broker].servers]
 
 
-def read_spec(data: object) -> UnitSpec:
+def read_spec(data: object, *, where: str) -> UnitSpec:
     """Read a spec from its JSON form, of which every field must be known: a skipped one would run another unit.
 
     So a field added later is left out where it has its default, and older agents accept every spec without it. Raises
@@ -151,7 +151,9 @@ def read_spec(data: object) -> UnitSpec:
     what = "a unit's description"
     spec: UnitSpec = load(UnitSpec, data, what=what)
     if (path := surplus(data, dump(spec))) is not None:
-        raise DeploymentError(f"{what} that this version cannot carry out: it does not know {path}", hint=ONE_VERSION)
+        raise DeploymentError(
+            f"{what} that this version cannot carry out: it does not know {path}", where=where, hint=ONE_VERSION
+        )
     return spec
 
 

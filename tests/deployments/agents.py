@@ -14,13 +14,26 @@ from headwater.channels.credential import TOKEN_ENV, SiteSecret
 from tests.conftest import free_port
 from tests.deployments.test_replay import until
 
+ROOT = Path(__file__).resolve().parents[2]
 ALLOW = [word for kind in ("read", "write", "connect") for word in (f"--allow-{kind}", "*")]
 
 
 class AgentProcess:
-    """The agent of a zone: started, killed, and started again at the same address."""
+    """The agent of a zone: started, killed, and started again at the same address.
 
-    def __init__(self, place: Path, zone: str, site: str, *options: str, environment: Mapping[str, str] = {}) -> None:
+    ``tree``: the directory with the package of Headwater that it runs from its next start on.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        zone: str,
+        site: str,
+        *options: str,
+        environment: Mapping[str, str] = {},
+        tree: Path = ROOT,
+    ) -> None:
+        self.tree = tree
         self.directory = place / zone
         self.directory.mkdir(parents=True)
         self.address = f"127.0.0.1:{free_port()}"
@@ -32,9 +45,11 @@ class AgentProcess:
 
     def start(self) -> int:
         """Start it; return its process id."""
+        environment = {**self._environment, "PYTHONPATH": str(self.tree)}
         with (self.directory / "agent.log").open("ab") as log:
+            # From its own directory: Python looks for modules in the current one first.
             process = self._process = subprocess.Popen(
-                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self._command, cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         until(lambda: running_agent(self.directory) or process.poll() is not None, "the agent to start")
         found = running_agent(self.directory)

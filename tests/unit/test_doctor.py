@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from pathlib import Path
 
@@ -107,6 +109,29 @@ def test_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "TMPDIR" in broken(hostchecks.temporary_space())
 
 
+def test_inodes(tmp_path: Path) -> None:
+    there = tmp_path / "not" / "yet"
+    fine(hostchecks.inodes(there))
+    assert f"5,000 free in {tmp_path}" in broken(hostchecks.inodes(there, 5000), "warning")
+    assert "small files" in broken(hostchecks.inodes(there, 7))
+
+
+def test_shared_memory(tmp_path: Path) -> None:
+    assert str(tmp_path) in fine(hostchecks.shared_memory(tmp_path, 1 << 30))
+    assert "--shm-size" in broken(hostchecks.shared_memory(tmp_path, 1 << 20), "warning")
+    assert "No such file" in broken(hostchecks.shared_memory(tmp_path / "none"), "warning")
+
+
+def test_programs_in_temporary_files(tmp_path: Path) -> None:
+    fine(hostchecks.temporary_programs(tmp_path))
+    code = f"from headwater.app import hostchecks as h; print(h.temporary_programs(h.Path({str(tmp_path)!r})))"
+    mounted = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o noexec none {tmp_path} && exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*mounted, "true"], capture_output=True).returncode:
+        pytest.skip("this machine permits no mounts")
+    done = subprocess.run([*mounted, sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert "state='warning'" in done.stdout and "noexec" in done.stdout, done.stderr
+
+
 def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     fine(hostchecks.home_directory())
@@ -184,13 +209,14 @@ def test_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWATER_TOKEN", SITE_TEXT)
 
     def answer(body: dict[str, object]) -> dict[str, object]:
-        return {"protocol": PROTOCOL, "node": "E1"}
+        return {"protocol": PROTOCOL, "node": "E1", "version": "1.2.3", "time": time.time() + 3600}
 
     server = LogServer("127.0.0.1:0", credential=SITE.of("E1"), find=FileLog, actions={"hello": answer})
     try:
         there = Continuum.from_text(CONTINUUM.format(port=server.port))
-        cloud, edge = doctor.agents(there.nodes, tmp_path)
-        assert "answers" in fine(edge)
+        cloud, edge, ahead = doctor.agents(there.nodes, tmp_path)
+        assert fine(edge).endswith("version 1.2.3")
+        assert "ahead of" in broken(ahead, "warning")
         assert "headwater up" in broken(cloud, "optional")
     finally:
         server.shutdown()
@@ -198,6 +224,14 @@ def test_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, edge = doctor.agents(gone.nodes, tmp_path)
     assert "no answer from E1" in broken(edge)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_clocks_of_two_hosts() -> None:
+    assert "0.250 s ahead of this host's, to within 0.500 s" in fine(
+        hostchecks.clock_difference("E1", 10.75, 10.0, 11.0)
+    )
+    assert "NTP" in broken(hostchecks.clock_difference("E1", 8.0, 10.0, 10.2), "warning")
+    fine(hostchecks.clock_difference("E1", 8.0, 10.0, 14.0))  # the answer took too long to tell
 
 
 # ---------------------------------------------------------------- the command
