@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from headwater.agent import catchup
+from headwater.agent.batchspans import BatchSpans
 from headwater.agent.finishing import Finishing
 from headwater.agent.formeroutput import settle
 from headwater.agent.heldoutput import try_to_publish
@@ -110,6 +111,7 @@ class NodeTasks:
         self._drained: set[str] = set()
         """Units that have read all their input: others can do the rest of it in a next batch."""
         self._meters = Meters()
+        self._spans = BatchSpans()
         self._warned: dict[str, float] = {}
         self._progress: Progress | None = None
         self._began = time.monotonic()
@@ -516,6 +518,7 @@ class NodeTasks:
                     with contextlib.suppress(BrokerAway):  # the unit's progress says so
                         self._meters.note(channel.id, units.channels.log(work.spec, channel).stats(), now)
                         self._warn(channel.id, now)
+                self._spans.look(work.spec, self.layout)
             self.advance_time()
 
     def advance_time(self) -> None:

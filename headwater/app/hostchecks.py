@@ -43,6 +43,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "postgres": ("psycopg",),
     "tables": ("deltalake", "pyiceberg"),
     "web": ("fastapi", "nicegui"),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }
 """Extras of this package for dataflows and commands, and the modules that each brings."""
 

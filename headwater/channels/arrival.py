@@ -19,6 +19,8 @@ from headwater.disk.durable import write_atomically
 Times: TypeAlias = tuple[float, float]
 """Ingest times of the oldest and the newest row, in seconds since 1970."""
 
+MOST_TRACES = 8
+"""Traced entries of a batch that are recorded."""
 _KEPT = 12  # batches noted; a query keeps fewer
 _MOST_BYTES = 16 * 1024
 
@@ -27,12 +29,14 @@ _MOST_BYTES = 16 * 1024
 class Arrival:
     """Ingest times of several entries. ``rows``: some entries have rows; ``known``: all of those have a time.
 
-    Where no entry has rows, ``times`` are those of the marks that moved the event time.
+    Where no entry has rows, ``times`` are those of the marks that moved the event time. ``traces``: the
+    ``traceparent`` of each that is traced.
     """
 
     times: Times | None
     rows: bool
     known: bool = True
+    traces: tuple[str, ...] = ()
 
 
 def joined(times: Iterable[Times]) -> Times | None:
@@ -46,7 +50,8 @@ def arrival_of(entries: Iterable[Entry]) -> Arrival:
     entries = list(entries)
     full = [e for e in entries if e.rows]
     times = joined(e.ingested for e in full or entries if e.ingested is not None)
-    return Arrival(times=times, rows=bool(full), known=all(e.ingested is not None for e in full))
+    traces = tuple(e.trace for e in full or entries if e.trace is not None)[:MOST_TRACES]
+    return Arrival(times=times, rows=bool(full), known=all(e.ingested is not None for e in full), traces=traces)
 
 
 def record_arrival(members: Path, end: Mapping[str, int], arrival: Arrival) -> None:
@@ -77,6 +82,7 @@ def recorded_arrival(members: Path, end: Mapping[str, int]) -> Arrival | None:
                     times=None if times is None else (float(times[0]), float(times[1])),
                     rows=bool(record["rows"]),
                     known=bool(record["known"]),
+                    traces=tuple(map(str, record.get("traces", ()))),
                 )
     return None
 

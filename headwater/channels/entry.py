@@ -36,6 +36,8 @@ class Entry:
     """The checkpoint that numbered the last batch that counts; a writer with the same one may repeat batches."""
     ingested: tuple[float, float] | None = None
     """Ingest times of the oldest and the newest row that led to it, in seconds since 1970."""
+    trace: str | None = None
+    """The ``traceparent`` of its publication; None where its batch is not traced."""
 
     @property
     def end(self) -> bool:
@@ -55,7 +57,7 @@ class Entry:
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form; optional fields are left out when they are not set."""
         record = asdict(self)
-        for name in ("lineage", "ingested"):
+        for name in ("lineage", "ingested", "trace"):
             if record[name] is None:
                 del record[name]
         for segment in record["segments"]:

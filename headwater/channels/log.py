@@ -95,10 +95,12 @@ class Log(LogView):
         segments: Sequence[Segment],
         *,
         ingested: tuple[float, float] | None = None,
+        trace: str | None = None,
     ) -> bool:
         """Publish the segments of one batch as an entry; return False when there was no need.
 
         ``ingested`` holds the ingest times of the oldest and the newest row that led to it; None: unknown.
+        ``trace``: the ``traceparent`` of the publication.
         Raise ChannelError when a newer writer has taken over, ChannelFull when the log is full
         and its policy says so. A batch larger than the limit is taken by an empty log.
         """
@@ -143,6 +145,7 @@ class Log(LogView):
                 high=high,
                 lineage=self.lineage,
                 ingested=ingested,
+                trace=trace,
             )
             if self._publish(entry, last):
                 if dropped:

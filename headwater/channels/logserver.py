@@ -39,6 +39,7 @@ from headwater.channels.flight import (
 from headwater.channels.wire import Action, Caller, TokenCheck, parsed, sending_errors
 from headwater.core.address import PLAIN, TLS
 from headwater.core.errors import ChannelError, DeploymentError
+from headwater.tracing.spans import call
 
 _T = TypeVar("_T")
 
@@ -143,7 +144,9 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
         with sending_errors():
             body = parsed(action.body.to_pybytes(), action.type)
             check_granted(_grant(context), action.type, body)
-            return iter([json.dumps(self._service.answer(action.type, body)).encode()])
+            about = {"rpc.system": "arrow_flight", "rpc.method": action.type}
+            with call(action.type, "SERVER", about, parent=_caller(context).traced):
+                return iter([json.dumps(self._service.answer(action.type, body)).encode()])
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Append a table to a log."""
@@ -164,11 +167,15 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
             return flight.GeneratorStream(schema, _sent(rows))
 
 
-def _grant(context: Any) -> Grant | None:
-    """Return the grant of a call's sender; None for the controller."""
+def _caller(context: Any) -> Caller:
     caller = context.get_middleware("token")
     assert isinstance(caller, Caller)
-    return caller.grant
+    return caller
+
+
+def _grant(context: Any) -> Grant | None:
+    """Return the grant of a call's sender; None for the controller."""
+    return _caller(context).grant
 
 
 def _sent(batches: Iterator[_T]) -> Iterator[_T]:

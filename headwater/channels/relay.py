@@ -23,6 +23,8 @@ from headwater.channels.filelog import FileLog
 from headwater.channels.flight import SIGN_OF_LIFE, Bytes
 from headwater.channels.linkmeter import Line, LinkMeter
 from headwater.core.errors import ChannelError, HeadwaterError
+from headwater.tracing.context import TraceContext
+from headwater.tracing.spans import Attributes, TraceSpan, is_tracing, send
 
 if TYPE_CHECKING:
     from headwater.channels.kafkalog import KafkaLog
@@ -192,6 +194,8 @@ class Relay:
         """The end of the replica's entries that a power cut leaves: only these are acknowledged."""
         self._remote: Remote | None = None
         self._line = Line()
+        self._since = 0.0
+        """When the entry that arrives now began to, in seconds since 1970."""
         self._state = RelayState(False, time.monotonic(), None, 0)
         self._threads = [
             threading.Thread(target=self._pull, name=f"relay {name}", daemon=True),
@@ -269,6 +273,7 @@ class Relay:
                     seq = self._durable = item.seq
                 elif isinstance(item, Bytes):
                     self.meter.came(self, len(item.data), waited, since)
+                    self._since = self._since or time.time()
                     self._keep(seq, item)
                 elif isinstance(item, Entry):
                     self._publish(item)
@@ -337,7 +342,29 @@ class Relay:
                 with open(part, "rb") as file:
                     os.fsync(file.fileno())
             os.replace(part, self.replica.path / "staging" / segment.file)
-        self.replica.mirror(entry)
+        self.replica.mirror(self._traced(entry))
+        self._since = 0.0
+
+    def _traced(self, entry: Entry) -> Entry:
+        """Send a span of the transfer of a traced entry; what reads the entry here follows that span."""
+        parent = TraceContext.parse(entry.trace)
+        if parent is None or not is_tracing():
+            return entry
+        context, now = parent.child("relay", self.link, self.name), time.time()
+        about: Attributes = {
+            "headwater.channel": self.name,
+            "headwater.link": self.link,
+            "headwater.entry": entry.seq,
+            "headwater.rows": entry.rows,
+            "headwater.bytes": entry.bytes,
+        }
+        name, begun = f"relay {self.name}", min(now, self._since or now)
+        send(
+            TraceSpan(
+                name=name, context=context, parent=parent, begun=begun, ended=now, kind="CLIENT", attributes=about
+            )
+        )
+        return replace(entry, trace=context.text)
 
     def _discard(self, seq: int) -> None:
         for file in (self.replica.path / "incoming").glob(f"{seq:012d}.*"):

@@ -23,6 +23,8 @@ from headwater.core import errors
 from headwater.core.address import TLS, Address
 from headwater.core.errors import ChannelError, Denied, DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.tls.verify import LOOK_SECONDS, answers_with_tls, verify
+from headwater.tracing.context import TraceContext
+from headwater.tracing.spans import call
 
 PROTOCOL = 4
 """Version of the requests between controllers and agents; both sides need the same.
@@ -32,6 +34,8 @@ Within one, requests and answers gain fields only, which the other side may leav
 OWN_VERSION: Mapping[str, Any] = {"protocol": PROTOCOL, "version": __version__}
 """Part of every request to an agent, and of its answers to ``hello`` and ``report``."""
 CA_ENV = "HEADWATER_CA"
+TRACE_HEADER = "traceparent"
+"""The header of a call with the sender's span, by W3C Trace Context."""
 ASK_SECONDS = 10.0
 """Timeout in seconds of a request that is answered at once."""
 _PUT_SECONDS = 600.0
@@ -122,9 +126,10 @@ class Wire:
 
     def ask(self, action: str, body: Mapping[str, Any], *, seconds: float = ASK_SECONDS) -> Any:
         """Send a request and return its answer; raise the HeadwaterError that the other side raised."""
-        with self._translated():
+        about = {"rpc.system": "arrow_flight", "rpc.method": action, "server.address": self._parsed.place}
+        with call(f"{action} {self._name}", "CLIENT", about) as traced, self._translated():
             request = flight.Action(action, json.dumps(body).encode())
-            results = list(self._opened(seconds).do_action(request, self._call(seconds)))
+            results = list(self._opened(seconds).do_action(request, self._call(seconds, traced)))
             return json.loads(results[0].body.to_pybytes()) if results else None
 
     def get(self, ticket: Mapping[str, Any], *, seconds: float) -> flight.FlightStreamReader:
@@ -155,8 +160,9 @@ class Wire:
             if self._client is not None:
                 self._client.close()
 
-    def _call(self, seconds: float) -> flight.FlightCallOptions:
-        return flight.FlightCallOptions(timeout=seconds, headers=self._headers)
+    def _call(self, seconds: float, traced: TraceContext | None = None) -> flight.FlightCallOptions:
+        more = [] if traced is None else [(TRACE_HEADER.encode(), traced.text.encode())]
+        return flight.FlightCallOptions(timeout=seconds, headers=[*self._headers, *more])
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -213,11 +219,12 @@ def _received(error: flight.FlightError, name: str) -> HeadwaterError:
 
 
 class Caller(flight.ServerMiddleware):  # type: ignore[misc]
-    """The sender of a call: the controller (no grant), or the reader of a channel."""
+    """The sender of a call: the controller (no grant), or the reader of a channel; and the span that it calls from."""
 
-    def __init__(self, grant: Grant | None) -> None:
+    def __init__(self, grant: Grant | None, traced: TraceContext | None = None) -> None:
         super().__init__()
         self.grant = grant
+        self.traced = traced
 
 
 class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -228,13 +235,19 @@ class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, Any]) -> Caller:
         """Verify the token of a call."""
-        shown = next((v for k, v in headers.items() if k.lower() == "authorization"), None)
-        first = shown[0] if shown else ""
-        given = first.decode(errors="replace") if isinstance(first, bytes) else str(first)
+        given = _header(headers, "authorization")
         try:
-            return Caller(self._credential.verified(given.removeprefix("Bearer ")))
+            grant = self._credential.verified(given.removeprefix("Bearer "))
+            return Caller(grant, TraceContext.parse(_header(headers, TRACE_HEADER)))
         except Denied as error:
             raise flight.FlightUnauthenticatedError(error.what) from error
+
+
+def _header(headers: Mapping[str, Any], name: str) -> str:
+    """Return the first value of a header; '' where it is missing."""
+    shown = next((v for k, v in headers.items() if k.lower() == name), None)
+    first = shown[0] if shown else ""
+    return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
 
 
 @contextlib.contextmanager

@@ -272,9 +272,11 @@ def up(
     from headwater.continuum.model import Continuum
     from headwater.core.logs import begin_logging
     from headwater.core.quantity import parse_duration
+    from headwater.tracing.spans import begin_tracing, end_tracing
 
     if log_format == "json":
         begin_logging(log_format)
+    begin_tracing("headwater-controller")
     known = Continuum.from_yaml(continuum) if continuum else None
     nodes, zones = (known.nodes, known.zones) if known else ((), ())
     spark = spark_settings(packages, conf, conf_file)
@@ -303,6 +305,7 @@ def up(
     serving: dict[str, Any] = {"trust_code": trust_code, "zones": zones, "tls": secured, "compute_limit": limit}
     with served(listen, metrics, store, home, say=tell, **serving):
         deployments.up(store, home=home, options=options, shares_spark=share_spark, nodes=nodes, stop=stop, say=tell)
+    end_tracing()
     tell("stopped; all units keep running")
 
 

@@ -169,8 +169,10 @@ def zone(
     from headwater.disk.settings import ChannelSettings, UnitSettings
     from headwater.spark.sparks import Sparks
     from headwater.tls.listener import clear_text_warning, listener_tls
+    from headwater.tracing.spans import begin_tracing, end_tracing
 
     begin_logging(log_format, zone=name)
+    begin_tracing("headwater-agent", **{"headwater.zone": name})
     directory = directory.resolve()
     make_directory(directory)
     credential, derived = own_credential(name)
@@ -239,6 +241,7 @@ def zone(
         if not as_json:
             tell("ending with its units" if units else "ending; its units keep running")
         agent.end(units=units)
+        end_tracing()
         closing = threading.Thread(target=server.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)

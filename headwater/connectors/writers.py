@@ -71,7 +71,8 @@ class ChannelWriter:
     (right for a unit that holds no rows back and reads one writer), or ``offsets`` is the
     directory of the query's offset log: the frontier is the watermark that Spark planned the batch with. Both less
     ``delay`` seconds.
-    ``ingested``: ingest times of the oldest and the newest row that led to the batch, where known.
+    ``ingested``: ingest times of the oldest and the newest row that led to the batch, where known. ``trace``: the
+    ``traceparent`` of its publication.
     """
 
     def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
@@ -79,6 +80,7 @@ class ChannelWriter:
         self._delay = round(float(spec.get("delay") or 0.0) * 1_000_000)
         self._offsets: str | None = spec.get("offsets")
         self._ingested: tuple[float, float] | None = spec.get("ingested")
+        self._trace: str | None = spec.get("trace")
         self.log = open_log(spec)
 
     def open(self) -> SinkWriterTask:
@@ -93,7 +95,7 @@ class ChannelWriter:
             if watermark is not None:
                 frontier = watermark - self._delay - 1000
                 timed.append(Segment(file=None, rows=0, bytes=0, crc32=0, frontier=frontier))
-        self.log.commit(self._epoch, batch, timed, ingested=self._ingested)
+        self.log.commit(self._epoch, batch, timed, ingested=self._ingested, trace=self._trace)
 
     def abort(self, segments: Sequence[Segment]) -> None:
         """Delete the segments."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextvars import copy_context
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -32,12 +33,13 @@ class Calls:
         self._threads = 0
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
-        """Run a call in a thread; return its future."""
+        """Run a call in a thread, in the caller's context; return its future."""
         future: Future[T] = Future()
+        context = copy_context()
 
         def run() -> None:
             try:
-                future.set_result(call())
+                future.set_result(context.run(call))
             except BaseException as error:
                 future.set_exception(error)
 

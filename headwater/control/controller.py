@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from headwater.control.calls import SLOW, Calls
+from headwater.control.changespans import change_spans, plan_span, step_context
 from headwater.control.database import LeaseLost
 from headwater.control.drift import Drift, DriftRepair
 from headwater.control.executor import Attempt, Executor
@@ -54,6 +55,7 @@ from headwater.plan.steps import (
     settled,
     side_by_side,
 )
+from headwater.tracing.spans import inside, is_tracing, send
 
 _LOG = logging.getLogger(__name__)
 TRY_SECONDS = 120.0
@@ -375,6 +377,7 @@ class Controller:
         if record.version > change.version:
             self._executor(name).give_up()
             self._store.end_change(self._holder, change, "superseded", phase="wanted")
+            self._send_trace(change)
             return 0.0
         return self._go_on(change)
 
@@ -385,7 +388,7 @@ class Controller:
 
     def _take_up(self, record: DeploymentRecord) -> None:
         """Compute the steps from the unit statuses to a desired state, and journal them."""
-        desired = self._store.desired(record.name)
+        asked, desired = time.time(), self._store.desired(record.name)
         plan = self._store.plan(desired.plan) if desired.plan else None
         try:
             plan, steps, phase = self._decide(record, desired, plan)
@@ -394,7 +397,9 @@ class Controller:
         except HeadwaterError as error:
             self._store.refuse(self._holder, desired, plan, f"refused, nothing was changed: {error}")
             return
-        self._store.begin_change(self._holder, desired, plan, steps, phase=phase)
+        number = self._store.begin_change(self._holder, desired, plan, steps, phase=phase)
+        if is_tracing():
+            send(plan_span(self._store.id, number, asked, time.time(), steps))
 
     def _decide(
         self, record: DeploymentRecord, desired: DesiredState, plan: DeploymentPlan | None
@@ -456,7 +461,8 @@ class Controller:
 
         def attempt(entry: JournalEntry) -> Attempt | HeadwaterError:
             try:
-                return self._attempt(change, entry.step, plans)
+                with inside(step_context(self._store.id, change.id, entry.number) if is_tracing() else None):
+                    return self._attempt(change, entry.step, plans)
             except Fenced:
                 raise
             except HeadwaterError as error:
@@ -548,7 +554,15 @@ class Controller:
                 end(self._holder, change, "done", phase="stopped", message="all input is used up", active_plan=base)
             case "stop":
                 end(self._holder, change, "done", phase="stopped", active_plan=base)
+        self._send_trace(change)
         self._changed.set()
+
+    def _send_trace(self, change: Change) -> None:
+        """Send the spans of a change that has ended, where spans are sent."""
+        if is_tracing():
+            (ended,) = (c for c in self._store.changes(change.deployment) if c.id == change.id)
+            for span in change_spans(self._store.id, ended, self._store.journal(change.id)):
+                send(span)
 
     def _fail(self, change: Change, step: Step, error: HeadwaterError) -> None:
         """Handle a failed step: leave all running, roll back, or record the unit statuses."""
@@ -564,6 +578,7 @@ class Controller:
 
     def _end_failed(self, change: Change, message: str) -> None:
         self._store.end_change(self._holder, change, "failed", phase="failed", message=message)
+        self._send_trace(change)
 
     def _roll_back(self, change: Change, why: str) -> None:
         """Journal the steps of a rollback, where one exists that loses no rows."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,15 @@ class Unknown(Exception):
 
 @dataclass(frozen=True)
 class IngestTimes:
-    """Ingest times of the rows that led to a batch; ``fresh``: this batch itself has read them."""
+    """Ingest times of the rows that led to a batch; ``fresh``: this batch itself has read them.
+
+    ``traces``: the ``traceparent`` of each traced entry of a channel that they came in.
+    """
 
     oldest: float
     newest: float
     fresh: bool
+    traces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ def ingested_of(inputs: Inputs, batch: int) -> IngestTimes | None:
         for back in range(min(_BACK, batch) + 1):
             times = _read_by(inputs, batch - back)
             if times is not None:
-                return IngestTimes(times.oldest, times.newest, times.fresh and back == 0)
+                return replace(times, fresh=times.fresh and back == 0)
     except Exception:  # neither a batch nor a unit's report may fail for it
         return None
     return None
@@ -83,6 +87,7 @@ def _read_by(inputs: Inputs, batch: int) -> IngestTimes | None:
         raise Unknown("the query has no source")
     found: list[Times] = []
     marks: list[Times] = []
+    traces: list[str] = []
     for name, (begin, end) in moved(before, now).items():
         if (files := files_between(begin, end)) is not None:
             found += arrivals(inputs.checkpoint / "sources" / name, *files)
@@ -90,13 +95,14 @@ def _read_by(inputs: Inputs, batch: int) -> IngestTimes | None:
             arrival = next((a for file in inputs.members if (a := recorded_arrival(file, end)) is not None), None)
             if arrival is None or not arrival.known:
                 raise Unknown("some entries carry no ingest time")
+            traces += arrival.traces
             if arrival.times is not None:
                 (found if arrival.rows else marks).append(arrival.times)
         else:
             planned = offsets / str(batch - 1) if batch else inputs.checkpoint / "metadata"
             found.append((os.stat(planned).st_mtime, os.stat(offsets / str(batch)).st_mtime))
     whole = joined(found or marks)
-    return None if whole is None else IngestTimes(*whole, fresh=bool(found))
+    return None if whole is None else IngestTimes(*whole, fresh=bool(found), traces=tuple(dict.fromkeys(traces)))
 
 
 # ------------------------------------------------------------ the offset log

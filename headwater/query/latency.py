@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from headwater.core.errors import HeadwaterError
 from headwater.core.metrics import Latency
 from headwater.disk.checkpoint import cut_off, newest_batch, positions
 from headwater.disk.durable import write_atomically
+from headwater.query.batchtrace import BatchTrace, traced
 from headwater.query.ingest import IngestTimes, Inputs, ingested_of
 
 WINDOW = 10.0
@@ -40,18 +41,23 @@ class Passed:
     rows: int
     oldest: float
     newest: float
+    trace: Mapping[str, Any] | None = None
+    """The JSON form of its ``BatchTrace``, where it is traced."""
 
 
 @dataclass(frozen=True)
 class LatencyTracking:
     """A query's inputs, and the ``file`` that records its committed batches.
 
-    ``late``: its output has waited for event time, which the rows of the batch before have advanced.
+    ``late``: its output has waited for event time, which the rows of the batch before have advanced. ``unit`` is that
+    of the query, and ``share`` that of its batches with which a trace begins.
     """
 
     inputs: Inputs
     file: Path
     late: bool = False
+    unit: str = ""
+    share: float = 0.0
 
     def to_data(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -61,23 +67,34 @@ class LatencyTracking:
             "members": members,
             "file": str(self.file),
             "late": self.late,
+            "unit": self.unit,
+            "share": self.share,
         }
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> LatencyTracking:
         """Rebuild it from its JSON form (``to_data``)."""
         inputs = Inputs(Path(data["checkpoint"]), tuple(map(Path, data["members"])))
-        return cls(inputs, Path(data["file"]), bool(data.get("late")))
+        unit, share = str(data.get("unit", "")), float(data.get("share", 0.0))
+        return cls(inputs, Path(data["file"]), bool(data.get("late")), unit, share)
 
     def ingested(self, batch: int) -> IngestTimes | None:
         """Return the ingest times of the rows that led to a batch's output; None where they are unknown."""
         return ingested_of(self.inputs, batch - 1 if self.late and batch else batch)
 
-    def note(self, batch: int, rows: int, ingested: IngestTimes | None) -> None:
+    def trace(self, batch: int, ingested: IngestTimes | None) -> BatchTrace | None:
+        """Return the trace of a batch that is about to be published; None where it is not traced."""
+        now = planned = time.time()
+        with contextlib.suppress(OSError):
+            planned = (self.inputs.checkpoint / "offsets" / str(batch)).stat().st_mtime
+        return traced(self.unit, batch, ingested, share=self.share, planned=planned, publishing=now)
+
+    def note(self, batch: int, rows: int, ingested: IngestTimes | None, trace: BatchTrace | None = None) -> None:
         """Record a batch that has just been committed; a failure to write is ignored."""
         if not rows or ingested is None:
             return
-        line = json.dumps([batch, time.time(), rows, ingested.oldest, ingested.newest])
+        parts = [batch, time.time(), rows, ingested.oldest, ingested.newest]
+        line = json.dumps(parts if trace is None else [*parts, trace.to_data()])
         with contextlib.suppress(OSError, ValueError):  # a full disk, or a file that was damaged
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with open(self.file, "ab") as out:

@@ -72,6 +72,7 @@ from headwater.query.realtime import letters_alone, to_topics
 from headwater.query.sinkwriters import described
 from headwater.query.writer import TAG, tag_column
 from headwater.sql.lexer import quote_string, quoted
+from headwater.tracing.spans import sampled_share
 
 WATERMARK = "__wm"
 _BY_ROW = (*ops.STATELESS_SQL, ops.Explode, ops.MapBatches, ops.Transform, Lookup)
@@ -596,7 +597,8 @@ def tracking_of(spec: UnitSpec, layout: Layout) -> LatencyTracking:
         if isinstance(spec.flow[id_], sources.BridgedSource):
             members += [layout.spool(id_, spec.tags[id_], at) / "members.json" for at in locations]
     late = any(waits_for_time(spec.flow[o]) for o in unit.operators)
-    return LatencyTracking(Inputs(layout.checkpoint(unit), tuple(members)), layout.passed(unit), late)
+    inputs = Inputs(layout.checkpoint(unit), tuple(members))
+    return LatencyTracking(inputs, layout.passed(unit), late, f"{spec.deployment}/{unit.id}", sampled_share())
 
 
 def _united(frames: Iterable[DataFrame]) -> DataFrame:

@@ -38,6 +38,7 @@ from headwater.core.errors import ChannelError, RuntimeFailure
 from headwater.disk.catchup import CatchUpOutput
 from headwater.disk.checkpoint import begin_to_publish
 from headwater.disk.syncing import sync_checkpoint
+from headwater.query.batchtrace import BatchTrace
 from headwater.query.checkedfiles import CheckedFiles
 from headwater.query.ingest import IngestTimes
 from headwater.query.latency import LatencyTracking
@@ -206,12 +207,13 @@ class UnitWriter(DataSourceStreamArrowWriter):
             sync_checkpoint(self._checkpoint)
         tracking = self._tracking
         ingested = tracking.ingested(batchId) if tracking is not None else None
-        sink_writers = self._sink_writers(ingested)
+        trace = tracking.trace(batchId, ingested) if tracking is not None else None
+        sink_writers = self._sink_writers(ingested, trace)
         for tag in sorted(sink_writers, key=lambda t: self._specs[t].get("kind") == "callback"):
             sink_writers[tag].commit(_segments_of(messages, tag), batchId)
         if tracking is not None:
             given = [t for t, spec in self._specs.items() if spec.get("kind") != DEAD_LETTERS]
-            tracking.note(batchId, sum(p.rows for t in given for p in _segments_of(messages, t)), ingested)
+            tracking.note(batchId, sum(p.rows for t in given for p in _segments_of(messages, t)), ingested, trace)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what the tasks of a failed batch have written."""
@@ -220,8 +222,12 @@ class UnitWriter(DataSourceStreamArrowWriter):
         for tag, sink_writer in self._sink_writers().items():
             sink_writer.abort(_segments_of(messages, tag))
 
-    def _sink_writers(self, ingested: IngestTimes | None = None) -> dict[int, SinkWriter]:
-        told = {"ingested": (ingested.oldest, ingested.newest)} if ingested is not None else {}
+    def _sink_writers(
+        self, ingested: IngestTimes | None = None, trace: BatchTrace | None = None
+    ) -> dict[int, SinkWriter]:
+        told: dict[str, Any] = {"ingested": (ingested.oldest, ingested.newest)} if ingested is not None else {}
+        if trace is not None:
+            told["trace"] = trace.publish.text
         return {tag: open_sink_writer({**spec, **told}, self._epoch) for tag, spec in self._specs.items()}
 
 
