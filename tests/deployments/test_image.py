@@ -1,0 +1,156 @@
+"""The container image of ``deploy/image``: built without a registry, run as its own user with a read-only root."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.channels.credential import TOKEN_ENV, SiteSecret
+from tests.conftest import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGE = ROOT / "deploy" / "image"
+WHEELS_ENV = "HEADWATER_TEST_WHEELS"
+"""A directory with wheels for the image; without it they are made here."""
+BUILD_SECONDS = 3000
+NAME = "headwater-tested"
+CANNOT = ("Could not resolve", "Unable to fetch", "Failed to fetch", "Temporary failure", "Operation not permitted",
+          "cannot clone", "no subuid ranges", "error mounting")  # fmt: skip
+"""What is said where a machine has no source of Debian packages, or permits no namespaces."""
+
+MOUNTED = """
+mount --bind "$1" "$1"
+mount --bind "$2" "$1/var/lib/headwater"
+mount -t proc proc "$1/proc"
+mount --rbind /dev "$1/dev"
+mount -t tmpfs tmpfs "$1/tmp"
+mount -o remount,bind,ro "$1"
+root=$1; shift 2
+exec chroot --userspec=10001:10001 "$root" "$@"
+"""
+"""Mount an image's files ($1) read-only with a volume ($2), and run a command there as its user."""
+
+
+def as_root(*command: str) -> list[str]:
+    """Return a command for the owner of the images: root, or a user's own root."""
+    return [*([] if os.getuid() == 0 else ["buildah", "unshare"]), *command]
+
+
+def skipped(why: str) -> None:
+    if os.environ.get("HEADWATER_NO_SKIP"):
+        raise AssertionError(why)
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Build the image; yield its configuration and its files."""
+    for program in ("buildah", "mmdebstrap", "unshare"):
+        if shutil.which(program) is None:
+            skipped(f"no {program}")
+    wheels = Path(os.environ.get(WHEELS_ENV) or tmp_path_factory.mktemp("wheels"))
+    if WHEELS_ENV not in os.environ:
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(wheels), f"{ROOT}[web,otel]"]
+        if (made := subprocess.run(command, capture_output=True, text=True)).returncode:
+            skipped(f"the wheels cannot be had: {made.stderr[-300:]}")
+    built = subprocess.run(
+        [str(IMAGE / "build.sh"), str(wheels), NAME], capture_output=True, text=True, timeout=BUILD_SECONDS
+    )
+    if built.returncode and any(text in built.stderr for text in CANNOT):
+        skipped(f"this machine cannot build it: {built.stderr[-300:]}")
+    assert built.returncode == 0, built.stderr
+    run = subprocess.run(as_root("buildah", "from", "--pull-never", NAME), capture_output=True, text=True)
+    container = run.stdout.strip()
+    try:
+        told = subprocess.run(["buildah", "inspect", container], capture_output=True, text=True)
+        mounted = subprocess.run(as_root("buildah", "mount", container), capture_output=True, text=True)
+        assert mounted.returncode == 0, mounted.stderr
+        yield json.loads(told.stdout)["Docker"]["config"], Path(mounted.stdout.strip())
+    finally:
+        subprocess.run(as_root("buildah", "rm", container), capture_output=True)
+
+
+Inside = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def inside(image: tuple[dict[str, Any], Path], tmp_path: Path) -> Inside:
+    """Run a command as the container would: its user, its environment, a read-only root, processes of its own."""
+    config, files = image
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    subprocess.run(as_root("chown", "10001:10001", str(volume)), check=True)
+
+    def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        given = [*config["Env"], *(f"{k}={v}" for k, v in environment.items())]
+        shut = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", MOUNTED, "sh"]
+        whole = [*shut, str(files), str(volume), "env", "-i", "-C", "/var/lib/headwater", *given, *command]
+        return subprocess.run(as_root(*whole), capture_output=True, text=True, timeout=600)
+
+    run.volume = volume  # type: ignore[attr-defined]
+    return run
+
+
+@pytest.mark.long
+def test_the_image_is_for_its_user(image: tuple[dict[str, Any], Path], inside: Inside) -> None:
+    config, files = image
+    assert (config["User"], config["Entrypoint"]) == ("10001:10001", ["tini", "--", "headwater"])
+    seen = inside("sh", "-c", "id -u; id -g; touch /opt/x 2>&1; touch /var/lib/headwater/x && echo written")
+    assert seen.stdout.split("\n")[:2] == ["10001", "10001"], seen.stderr
+    assert "Read-only file system" in seen.stdout and "written" in seen.stdout
+    listed = (files / "opt/headwater/wheels.sha256").read_text()
+    assert "headwater-" in listed and "pyspark-4" in listed
+    assert "openjdk-17-jre-headless" in (files / "opt/headwater/packages.txt").read_text()
+    assert not list(files.glob("wheels/*")), "the wheels stay out"
+
+
+@pytest.mark.long
+def test_doctor_finds_nothing_missing_in_it(image: tuple[dict[str, Any], Path], inside: Inside) -> None:
+    done = inside(*image[0]["Entrypoint"], "doctor", "--json")
+    findings = {f["check"]: f for f in json.loads(done.stdout)}
+    assert done.returncode == 0, findings
+    assert "17." in findings["java"]["text"]
+    assert [f["state"] for c, f in findings.items() if c in ("extra web", "extra otel", "pyspark")] == ["ok"] * 3
+
+
+@pytest.mark.long
+def test_the_health_check_tells_an_agent_that_answers(image: tuple[dict[str, Any], Path], inside: Inside) -> None:
+    check = image[0]["Healthcheck"]["Test"][1:]
+    idle = inside(*check)
+    assert idle.returncode == 1 and "neither" in idle.stdout, idle.stderr
+    agent = f"tini -s -- headwater zone E1 --dir /var/lib/headwater/zone --listen 127.0.0.1:{free_port()}"
+    watched = (
+        f"{agent} & until headwater-health >/dev/null; do kill -0 $! || exit 9; done; echo healthy; kill -TERM $!; wait"
+    )
+    token = SiteSecret.parse("a-site-secret-for-the-image", where="test").of("E1").text
+    done = inside("sh", "-c", watched, **{TOKEN_ENV: token})
+    assert "healthy" in done.stdout and "ending with its units" in done.stdout, done.stdout + done.stderr
+    assert token not in (inside.volume / "zone" / "agent.json").read_text()  # type: ignore[attr-defined]
+
+
+FLOW = """
+import headwater as hw
+f = hw.flow("few", locations=["L1"])
+rows = f.read.csv("/var/lib/headwater/in", "id bigint, v double").where("v > 1").named("rows")
+rows.write.json("/var/lib/headwater/out")
+"""
+
+
+@pytest.mark.long
+def test_a_dataflow_runs_in_it(image: tuple[dict[str, Any], Path], inside: Inside) -> None:
+    write = f"mkdir in && printf '1,0.5\\n2,1.5\\n3,2.5\\n' > in/a.csv && printf %s {shlex.quote(FLOW)} > flow.py"
+    zones = "name: one\nlayers: [edge]\nzones: {E1: {layer: edge, locations: [L1], profile: small}}\n"
+    run = "headwater run flow.py -c zones.yaml --until-drained && cat out/*.json"
+    done = inside("tini", "--", "sh", "-ec", f"{write}; printf %s {shlex.quote(zones)} > zones.yaml; {run}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert sorted(row["id"] for row in rows) == [2, 3]
