@@ -24,7 +24,8 @@ export SOURCE_DATE_EPOCH
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 echo "base: Debian $suite with $packages"
-mmdebstrap --quiet --variant=minbase --include="$packages" \
+# Java's packages link manual pages into that directory.
+mmdebstrap --quiet --variant=minbase --include="$packages" --essential-hook='mkdir -p "$1/usr/share/man/man1"' \
     --dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
     "$suite" "$scratch/base.tar" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
 

@@ -24,6 +24,7 @@ from headwater.channels.relay import Relay
 from headwater.channels.segments import Segment
 from headwater.channels.wire import Credentials, Wire
 from headwater.continuum.model import Continuum
+from headwater.control.calls import Calls
 from headwater.control.changespans import change_context
 from headwater.core.errors import DeploymentError
 from headwater.plan.build import build
@@ -33,7 +34,7 @@ from headwater.query.ingest import Inputs
 from headwater.query.latency import LatencyTracking
 from headwater.testing.nodes import SimulatedNodes
 from headwater.tracing.context import TraceContext
-from headwater.tracing.spans import begin_tracing, end_tracing, is_tracing, send
+from headwater.tracing.spans import begin_tracing, call, end_tracing, inside, is_tracing, send
 from tests.collector import Collector, Received, collecting
 from tests.conftest import ZONE
 from tests.patience import PATIENCE
@@ -138,8 +139,8 @@ def test_a_change_is_one_trace_of_its_steps_and_calls(tmp_path: Path, collector:
     servers = [s for s in first if s.kind == 2]
     assert {by_id[s.parent].span for s in clients} <= {s.span for s in steps}
     assert sorted(s.parent for s in servers) == sorted(s.span for s in clients), "each call has its other side"
-    for call in clients:
-        assert by_id[call.parent].name.startswith(call.attributes["rpc.method"].split("_")[0].removesuffix("ed"))
+    for asked in clients:
+        assert by_id[asked.parent].name.startswith(asked.attributes["rpc.method"].split("_")[0].removesuffix("ed"))
     failed = [s for s in spans if s.trace != root.trace and not s.parent]
     assert [s.name for s in failed] == ["change f"] and "no room" in failed[0].error
     assert any("no room" in s.error for s in spans if s.kind == 2)
@@ -253,3 +254,16 @@ def test_a_damaged_record_sends_nothing(tmp_path: Path, damaged: dict[str, Any])
     edge.batch(0, "5")
     (passed,) = edge.tracking.passed(0.0)
     assert list(spans_of(edge.spec, replace(passed, trace=damaged))) == []
+
+
+def test_a_call_in_another_thread_is_in_the_same_trace(collector: Collector) -> None:
+    step = TraceContext.derived("step")
+
+    def ask() -> None:
+        with call("prepare", "CLIENT", {}):
+            pass
+
+    with inside(step):
+        Calls("call").begin(ask).result(PATIENCE)
+    (span,) = received(collector)
+    assert (span.trace, span.parent) == (step.trace, step.span)
