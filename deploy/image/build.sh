@@ -33,6 +33,6 @@ base=$(buildah from scratch)
 buildah add --quiet "$base" "$scratch/base.tar" / >/dev/null
 buildah commit --quiet --timestamp "$SOURCE_DATE_EPOCH" --rm "$base" headwater-base >/dev/null
 echo "image: $name"
-# The format of Docker, because that of OCI has no health check.
-buildah build --quiet --isolation chroot --network none --pull-never --format docker --timestamp "$SOURCE_DATE_EPOCH" \
+# The format of Docker, because that of OCI has no health check. Isolation by chroot needs no runtime, and no rights of root.
+buildah build --quiet --isolation chroot --pull-never --format docker --timestamp "$SOURCE_DATE_EPOCH" \
     --volume "$wheels:/wheels:ro" --build-arg BASE=localhost/headwater-base --tag "$name" "$here"
