@@ -207,7 +207,7 @@ def temporary_programs(directory: Path | None = None) -> Finding:
 def shared_memory(directory: Path = Path("/dev/shm"), free: int | None = None) -> Finding:
     """Weigh the shared memory, in which numeric libraries and Java's measurements keep files."""
     check = "shared memory"
-    hint = "mount a tmpfs at /dev/shm; in a container: --shm-size=64m, or an emptyDir of medium Memory"
+    hint = "mount a tmpfs of 64 MiB at /dev/shm; in a pod it is an emptyDir of medium Memory"
     found = writable(check, directory, hint)
     if found.state != "ok":
         return replace(found, state="warning")

@@ -118,7 +118,7 @@ def test_inodes(tmp_path: Path) -> None:
 
 def test_shared_memory(tmp_path: Path) -> None:
     assert str(tmp_path) in fine(hostchecks.shared_memory(tmp_path, 1 << 30))
-    assert "--shm-size" in broken(hostchecks.shared_memory(tmp_path, 1 << 20), "warning")
+    assert "tmpfs of 64 MiB" in broken(hostchecks.shared_memory(tmp_path, 1 << 20), "warning")
     assert "No such file" in broken(hostchecks.shared_memory(tmp_path / "none"), "warning")
 
 
