@@ -14,6 +14,9 @@ _.get_code
 _.Java
 _.implements
 
+# Typer calls it for the options of `headwater` itself.
+_._main
+
 # The public API: methods of a dataflow, its readers and its writers.
 _.print_schema
 _.transform
