@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from headwater.placement.merged import together
 from headwater.placement.problem import Ints
 from headwater.placement.situation import Measured, ScheduleDecision, Situation
-from headwater.placement.tsoo import least, moves
+from headwater.placement.tsoo import changed, data_min_cut, moves
 
 _MOST_MOVES = 1_000
 
 
 def fog_only(situation: Situation) -> ScheduleDecision:
     """Run as much below as the hosts have room for."""
-    return situation.decided(situation.all_down)
+    return situation.decided(together(situation, situation.all_down))
 
 
 def fc_interplay(situation: Situation) -> ScheduleDecision:
@@ -22,7 +23,7 @@ def fc_interplay(situation: Situation) -> ScheduleDecision:
     Streams go up only as far as B allows, and are decided one after the other.
     """
     found, numbers, limits = situation.all_up.copy(), situation.numbers, situation.limits
-    narrow = least(situation, numbers.into_cloud)
+    narrow = data_min_cut(situation)
     taken = numbers.trunk_cloud
     for b in range(len(found)):
         times = [_time(situation, found, b, c) for c in np.flatnonzero(numbers.allowed[b]).tolist()]
@@ -32,7 +33,7 @@ def fc_interplay(situation: Situation) -> ScheduleDecision:
         if not goes_up or taken + numbers.into_cloud[b, found[b]] > limits.max_bandwidth:
             found[b] = narrow[b]
         taken += numbers.into_cloud[b, found[b]]
-    return situation.decided(found)
+    return situation.decided(together(situation, found))
 
 
 def _time(situation: Situation, selection: Ints, b: int, choice: int) -> float:
@@ -75,12 +76,11 @@ def _step(situation: Situation, selection: Ints, measured: Measured, *, narrow: 
         if narrow and not measured.times[b] > situation.limits.most_seconds:
             continue
         for c in moves(situation, b, int(selection[b]), up=False):
-            trial = selection.copy()
-            trial[b] = c
+            trial = changed(situation, selection, b, c)
             then = situation.measure(trial)
             helps = then.times[b] < measured.times[b] if narrow else then.bandwidth < measured.bandwidth
             if then.fits and helps and (situation.is_narrow(then) or not narrow):
-                taken = _below(situation, b, c) - _below(situation, b, int(selection[b]))
+                taken = _below(situation, trial) - _below(situation, selection)
                 if best is None or taken < best[0]:
                     best = taken, trial, then
     return None if best is None else best[1:]
@@ -91,15 +91,14 @@ def _back(situation: Situation, selection: Ints) -> tuple[Ints, Measured] | None
     best: tuple[float, Ints, Measured] | None = None
     for b in range(len(selection)):
         for c in moves(situation, b, int(selection[b]), up=True):
-            trial = selection.copy()
-            trial[b] = c
+            trial = changed(situation, selection, b, c)
             then = situation.measure(trial)
-            freed = _below(situation, b, int(selection[b])) - _below(situation, b, c)
+            freed = _below(situation, selection) - _below(situation, trial)
             if situation.keeps(then) and (best is None or freed > best[0]):
                 best = freed, trial, then
     return None if best is None else best[1:]
 
 
-def _below(situation: Situation, b: int, choice: int) -> float:
-    """Return the bytes that a choice takes of hosts outside of clouds."""
-    return situation.table.memory_below(situation.load, b, choice)
+def _below(situation: Situation, selection: Ints) -> float:
+    """Return the bytes that a selection takes of hosts outside of clouds."""
+    return sum(situation.table.memory_below(situation.load, b, c) for b, c in enumerate(selection.tolist()))

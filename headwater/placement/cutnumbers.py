@@ -72,6 +72,8 @@ class Numbers(NamedTuple):
     """[b, c]: share of B."""
     cost: Floats
     """[b, c]: share of RU, without other branches."""
+    network: Floats
+    """[b, c]: share of NRU, without other branches; not weighted."""
     delay: Floats
     """[way]"""
     memory_price: Floats

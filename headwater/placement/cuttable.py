@@ -366,12 +366,13 @@ class CutTable:
         return np.logical_and(routed, np.arange(routed.shape[1]) < self.shape.choices[:, None])
 
     @cached_property
-    def _prices(self) -> tuple[Floats, Floats, Floats]:
-        """RU per bytes × bytes by host and per bits × bits by link; and the links that lead into a cloud."""
+    def _prices(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """RU per bytes × bytes by host and per bits × bits by link, NRU likewise; and the links into a cloud."""
         parents, cloud = self.network.parents, self.problem.topology.cloud
-        memory, links = prices(self.problem, self.weights)
-        by_link = np.array([links.get((z, int(p)), 0.0) for z, p in enumerate(parents)])
-        return memory, by_link, (cloud[parents] & ~cloud & (parents >= 0)).astype(np.float64)
+        memory, _ = prices(self.problem, self.weights)
+        _, links = prices(self.problem, Weights(1.0, 1.0))
+        nru = np.array([links.get((z, int(p)), 0.0) for z, p in enumerate(parents)])
+        return memory, self.weights.network * nru, nru, (cloud[parents] & ~cloud & (parents >= 0)).astype(np.float64)
 
     @cached_property
     def _branch_events(self) -> tuple[Floats, Floats]:
@@ -390,7 +391,7 @@ class CutTable:
         own = rates[self._source_of]
         shape = self.hosts.shape[:2]
         cells = shape[0] * shape[1]
-        memory_price, link_price, leads_up = self._prices
+        memory_price, link_price, nru_price, leads_up = self._prices
         trunk = self._trunk_at(rates)
         memory_left = hosts.memory - load.memory - trunk.memory
         link_left = network.bandwidth - load.links - trunk.bits
@@ -400,7 +401,9 @@ class CutTable:
         beside = load.memory + 2 * trunk.memory
         cost = on_hosts.summed(memory * (memory + beside[on_hosts.where]) * memory_price[on_hosts.where], cells)
         beside = load.links + 2 * trunk.bits
-        cost += on_links.summed(bits * (bits + beside[on_links.where]) * link_price[on_links.where], cells)
+        usage = bits * (bits + beside[on_links.where])
+        cost += on_links.summed(usage * link_price[on_links.where], cells)
+        nru = on_links.summed(usage * nru_price[on_links.where], cells)
         over = on_hosts.summed(memory > memory_left[on_hosts.where] * (1 + ROUNDING), cells)
         if keep_links:
             over += on_links.summed(bits > link_left[on_links.where] * (1 + ROUNDING), cells)
@@ -416,6 +419,7 @@ class CutTable:
             bits=on_links.filled(bits, cells, len(self.shared_links)).reshape(*shape, -1),
             into_cloud=on_links.summed(bits * leads_up[on_links.where], cells).reshape(shape),
             cost=cost.reshape(shape),
+            network=nru.reshape(shape),
             delay=self._branch_ways.delays(own[self._branch_ways.branch], slow),
             memory_price=memory_price[self.shared_hosts],
             link_price=link_price[self.shared_links],

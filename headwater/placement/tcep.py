@@ -1,7 +1,9 @@
 """TCEP as in the AELS paper: the middle of a ranking of hosts by free cpu. Pure.
 
 As in the authors' simulator: operators by increasing cpu need; a binary search from the middle of the ranking for
-the least host that fits, above the place of the previous one; the strongest host if none is found.
+the least host that fits, above the place of the previous one. If there is none, the operator runs in a cloud, as the
+paper says: on the cloud host with the most free cpu that fits. One that may run in no cloud takes such a host of its
+own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from headwater.placement.placing import Placing
-from headwater.placement.problem import Placement, Problem, Topology
+from headwater.placement.problem import Ints, Placement, Problem, Topology
 from headwater.placement.why import unplaceable
 
 
@@ -96,12 +98,23 @@ def tcep(problem: Problem, ranking: Ranking, *, checked: bool = True) -> Placeme
         place = _found(partial(_will_do, enough, ranking, operator), lowest, len(hosts))
         if place is not None:
             lowest = place + 1
-        host = ranking.host(len(hosts) - 1 if place is None else place)
-        if not enough(operator, host):
+        host = _in_cloud(placing, enough, operator) if place is None else ranking.host(place)
+        if host is None:
             raise unplaceable(placing, operator)
         placing.put(operator, host)
         ranking.change(host, float(hosts.cpu_free[host]) - placing.work[host])
     return placing.placement()
+
+
+def _in_cloud(placing: Placing, enough: Callable[[int, int], bool], operator: int) -> int | None:
+    """Return the cloud host with the most free cpu that fits; of an operator's own hosts if none is in a cloud."""
+    problem, listed = placing.problem, placing.problem.application.operators[operator].hosts
+    cloud = problem.topology.cloud[problem.hosts.zone]
+    among: Ints = np.flatnonzero(cloud) if listed is None else np.array(sorted(listed), dtype=np.int64)
+    if listed is not None and cloud[among].any():
+        among = among[cloud[among]]
+    free = problem.hosts.cpu_free[among] - [placing.work[host] for host in among.tolist()]
+    return next((h for h in among[np.lexsort((-among, -free))].tolist() if enough(operator, h)), None)
 
 
 def _will_do(enough: Callable[[int, int], bool], ranking: Ranking, operator: int, place: int) -> bool:

@@ -2,7 +2,8 @@
 
 "Adaptive scheduling of continuous operators for IoT edge analytics", sections 5.1 to 5.3, after the text: listings
 2 and 3 never start (``continue`` has no value before the loop) and end after one good move. A cut *backward*
-takes an operator one zone up, *down* one zone down, as with fog and cloud there.
+takes an operator one zone up, *down* one zone down, as with fog and cloud there. Over more layers a cut takes those
+with it whose merged rows have to share its channel (``headwater.placement.merged``).
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from headwater.placement.merged import together
 from headwater.placement.problem import Ints
 from headwater.placement.queueing import Floats
 from headwater.placement.situation import Measured, ScheduleDecision, Situation
 
 _MOST_MOVES = 1_000
+_TIE = 1e-30
+"""NRU per bit/s into clouds: decides between cuts of equal NRU only."""
 
 
 def tsoo_h(situation: Situation) -> ScheduleDecision:
@@ -25,7 +29,7 @@ def tsoo_h(situation: Situation) -> ScheduleDecision:
     measured = situation.measure(selection)
     if situation.keeps(measured):
         return situation.decided(selection, bound=measured.cost)
-    selection = least(situation, numbers.into_cloud)  # dataMinCut
+    selection = data_min_cut(situation)
     if situation.is_narrow(situation.measure(selection)):
         selection = hasten(situation, selection)
         if situation.keeps(situation.measure(selection)):
@@ -50,7 +54,25 @@ def least(situation: Situation, of: Floats) -> Ints:
     """Return, for each branch, the choice of least value of ``of`` ([b, c]) that fits its hosts."""
     there = np.where(situation.numbers.allowed, of, np.inf)
     found: Ints = np.argmin(there, axis=1)
-    return np.where(np.isfinite(there.min(axis=1)), found, situation.all_up)
+    found = np.where(np.isfinite(there.min(axis=1)), found, situation.all_up)
+    if (together(situation, found, of=there) == found).all():
+        return found
+    # Merged rows have one channel: let each branch choose first, and take the least sum.
+    every = np.arange(len(found))
+    trials = [together(situation, found, (b,), of=there) for b in every.tolist()]
+    return min(trials, key=lambda one: (not situation.measure(one).fits, float(there[every, one].sum())))
+
+
+def data_min_cut(situation: Situation) -> Ints:
+    """Return the cuts of least NRU (DataMinCut, section 5.1.1); of least B if those exceed its limit.
+
+    With fog and cloud both are the same. Links without a limit have no NRU; then the least B decides.
+    """
+    numbers = situation.numbers
+    found = least(situation, numbers.network + _TIE * numbers.into_cloud)
+    if situation.is_narrow(situation.measure(found)):
+        return found
+    return least(situation, numbers.into_cloud)
 
 
 def _made_to_fit(situation: Situation, selection: Ints) -> Ints:
@@ -61,6 +83,7 @@ def _made_to_fit(situation: Situation, selection: Ints) -> Ints:
         before = (heights >= heights[selection[b]]).all(axis=1)
         bits = np.where(before & numbers.allowed[b, : len(heights)], _bits(situation, b), np.inf)
         found[b] = int(np.argmin(bits)) if np.isfinite(bits.min()) else situation.all_up[b]
+        found = together(situation, found, (b,))
     return found
 
 
@@ -74,14 +97,16 @@ def _narrowed(situation: Situation, selection: Ints) -> Ints:
         return selection
     found, numbers = selection.copy(), situation.numbers
     whole = selection == situation.all_up
-    narrow = least(situation, numbers.into_cloud)
+    narrow = data_min_cut(situation)
     found[whole] = narrow[whole]
+    found = together(situation, found, np.flatnonzero(whole).tolist())
     rates = numbers.into_cloud[np.arange(len(found)), situation.all_up]
     for b in np.argsort(-rates, kind="stable").tolist():
         if situation.is_narrow(situation.measure(found)):
             break
         if numbers.into_cloud[b, narrow[b]] < numbers.into_cloud[b, found[b]]:
             found[b] = narrow[b]
+            found = together(situation, found, (b,))
     return found
 
 
@@ -108,19 +133,26 @@ def _moved(situation: Situation, selection: Ints, *, up: bool) -> Ints:
         if not slow:
             break
         b = slow[0]
-        best: tuple[float, int, Measured] | None = None
-        before = int(selection[b])
-        for c in moves(situation, b, before, up=up):
-            selection[b] = c
-            then = situation.measure(selection)
-            if then.fits and situation.is_narrow(then) and then.times[b] < measured.times[b]:
-                best = min(best or (np.inf, -1, then), (float(then.times[b]), c, then), key=lambda x: x[:2])
-        selection[b] = before
+        best: tuple[Ints, Measured] | None = None
+        for c in moves(situation, b, int(selection[b]), up=up):
+            trial = changed(situation, selection, b, c)
+            then = situation.measure(trial)
+            if not (then.fits and situation.is_narrow(then) and then.times[b] < measured.times[b]):
+                continue
+            if best is None or then.times[b] < best[1].times[b]:
+                best = trial, then
         if best is None:
             stuck.add(b)
         else:
-            selection[b], measured = best[1], best[2]
+            selection, measured = best
     return selection
+
+
+def changed(situation: Situation, selection: Ints, b: int, choice: int) -> Ints:
+    """Return the selection with another choice for a branch, and for those that share its channels."""
+    found = selection.copy()
+    found[b] = choice
+    return together(situation, found, (b,))
 
 
 def moves(situation: Situation, b: int, choice: int, *, up: bool) -> Iterator[int]:
@@ -142,7 +174,7 @@ def moves(situation: Situation, b: int, choice: int, *, up: bool) -> Iterator[in
 
 def improve(situation: Situation, selection: Ints) -> Ints:
     """Move cuts backward if RU falls, the largest gain first, each branch once (section 5.2.2)."""
-    found, numbers = selection.copy(), situation.numbers
+    found, numbers, cost = selection, situation.numbers, situation.measure(selection).cost
     gains = []
     for b, choice in enumerate(selection.tolist()):
         heights = situation.heights[b]
@@ -153,9 +185,9 @@ def improve(situation: Situation, selection: Ints) -> Ints:
     for _, b, c in sorted(gains):
         if b in moved:
             continue
-        before, found[b] = found[b], c
-        if situation.keeps(situation.measure(found)):
+        trial = changed(situation, found, b, c)
+        then = situation.measure(trial)
+        if situation.keeps(then) and then.cost < cost:
             moved.add(b)
-        else:
-            found[b] = before
+            found, cost = trial, then.cost
     return found

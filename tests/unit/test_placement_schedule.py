@@ -14,11 +14,13 @@ from headwater.core.errors import PlacementError
 from headwater.placement import Application, Problem, Topology
 from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.exact import Exactness, lacking, tsoo_exact
+from headwater.placement.merged import together
 from headwater.placement.network import Tree
 from headwater.placement.problem import Ints
 from headwater.placement.response import response
 from headwater.placement.schedule import SCHEDULERS, decide, scheduler, tables
 from headwater.placement.situation import Limits, ScheduleDecision, Situation
+from headwater.placement.tsoo import data_min_cut, least
 from headwater.placement.usage import Weights, resource_usage
 from headwater.testing import fog
 from headwater.testing.fog import APP_1, APP_2, DEVICES, three_layers
@@ -236,6 +238,23 @@ def test_what_a_scheduler_says_holds(name: str, seed: int) -> None:
         current = decision.selection
 
 
+def test_heuristics_keep_merged_rows_in_one_channel_over_three_layers() -> None:
+    divided = 0
+    for seed in range(30):
+        problem = three_layers(seed, locations=4, most_memory=2e6)
+        (table,) = tables(problem)
+        given = Situation(table, CutLoad.of(problem), Limits(links=False))
+        for of in (given.numbers.cost, given.numbers.network, given.numbers.into_cloud):
+            apart = np.argmin(np.where(given.numbers.allowed, of, np.inf), axis=1)
+            divided += not (together(given, apart) == apart).all()
+            found = least(given, of)
+            assert (together(given, found) == found).all()
+        for name in SCHEDULERS:
+            selection = scheduler(name)(given).selection
+            assert (together(given, selection) == selection).all(), (seed, name)
+    assert divided
+
+
 def test_fog_only_runs_all_it_can_below_and_the_cloud_gets_the_rest() -> None:
     problem = small(APP_1, 12_000, seed=1)
     found = decide(problem, "fog_only", LIMITS)
@@ -268,6 +287,34 @@ def test_atsoo_changes_little() -> None:
     running = scheduler("tsoo_h")(Situation(table, CutLoad.of(problem), LIMITS)).selection
     again = Situation(table, CutLoad.of(problem), LIMITS, running)
     assert moved(again, scheduler("atsoo_h")(again)) == 0
+
+
+def test_data_min_cut_minimises_nru_and_keeps_b() -> None:
+    differs = 0
+    for seed in range(24):
+        drawn = three_layers(seed)
+        operators = [replace(o, selectivity=2.0) if o.logical == "o1" else o for o in drawn.application.operators]
+        problem = Problem(drawn.topology, Application(tuple(operators), drawn.application.streams))
+        (table,) = tables(problem)
+        load = CutLoad.of(problem)
+        given = Situation(table, load, Limits(links=False))
+        found = data_min_cut(given)
+        fitting = [s for s in every(given) if given.measure(s).fits]
+        own = np.arange(len(found))
+
+        def nru(selection: Ints, of: Situation = given, own: Ints = own) -> float:
+            return float(of.numbers.network[own, selection].sum())
+
+        # Hosts of a site are shared, and each stream is cut by itself.
+        least_of_fitting = min(map(nru, fitting))
+        assert nru(found) <= least_of_fitting * (1 + 1e-9)
+        assert not given.measure(found).fits or nru(found) == pytest.approx(least_of_fitting)
+        narrow = min(fitting, key=lambda s: given.measure(s).bandwidth)
+        limits = Limits(links=False, max_bandwidth=given.measure(narrow).bandwidth)
+        tight = Situation(table, load, limits)
+        assert tight.is_narrow(tight.measure(data_min_cut(tight))), seed
+        differs += nru(least(given, given.numbers.into_cloud)) > nru(found) * (1 + 1e-9)
+    assert differs
 
 
 def test_the_trunk_goes_where_it_is_best() -> None:

@@ -337,3 +337,25 @@ def test_thousands_of_operators_are_placed_with_a_proof() -> None:
     problem = Problem(g.network(2, 5, 2, seed=1), chain)
     found = solve(problem, "optimal")
     assert found.gap == 0.0 and len(found.placement) == count + 2
+
+
+def test_tcep_falls_back_to_a_cloud() -> None:
+    """Check it where the strongest host is outside of clouds and full."""
+    fell = 0
+    for seed in range(40):
+        problem = mixed(seed, operators=7, hosts=24, zones=6)
+        hosts, cloud = problem.hosts, problem.topology.cloud[problem.hosts.zone]
+        strong = int(np.flatnonzero(~cloud)[0])
+        stronger = replace(hosts, cpu=np.where(np.arange(24) == strong, 900.0, hosts.cpu), cpu_used=None)
+        full = replace(stronger, memory_used=np.where(cloud, 0.0, hosts.memory))
+        tight = Problem(replace(problem.topology, hosts=full), problem.application)
+        found = answer(tight, "tcep")
+        if found is not None:
+            fell += 1
+            assert all(cloud[found[o]] for o in tight.application.free), seed
+        elif (other := answer(tight, "cloud_only")) is not None:
+            # A cloud chosen for each operator by itself may leave no way between them; nothing else may be the cause.
+            with pytest.raises(Unplaceable, match="bandwidth|rate|cpu|memory"):
+                solve(tight, "tcep")
+            assert shortages(tight, other) == []
+    assert fell > 10
