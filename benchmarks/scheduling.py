@@ -74,6 +74,10 @@ def steps(shared: Sequence[Shared], seed: int, repeats: int, split: Split) -> li
     return found
 
 
+RATIOS = {"fog_ratio": "fog memory in use", "bandwidth_ratio": "bandwidth into the cloud in use"}
+"""Figures 12a and 12b, of both applications together."""
+
+
 def warm_up() -> None:
     """Compile the compiled functions, so that compilation is not a part of decisions."""
     for app in APPS:
@@ -92,14 +96,31 @@ def rows(repeats: int, networks: int, settings: Sequence[str]) -> Iterator[dict[
             for name in COMPARED:
                 scores = replay(shared, [step for _, step in given], name, compiled=True)
                 for score in scores:
+                    level, step = given[score.step]
                     yield {
                         "scheduler": name,
                         "setting": setting,
                         "network": network,
-                        "level": f"M{given[score.step][0] + 1}",
+                        "level": f"M{level + 1}",
                         "app": score.application,
                         **_told(score),
+                        **_ratios(shared, step, score),
                     }
+
+
+def _ratios(shared: Sequence[Shared], step: Step, score: Score) -> dict[str, float]:
+    """Return the shares of all fog memory and of all links into the cloud that a decision takes (fig. 12a, 12b)."""
+    tables = next(one.tables for one in shared if one.name == score.application)
+    table = next(t for t in tables if t.selection(score.placement) is not None)
+    idle = CutLoad.idle(table.problem, step.rates[score.application])
+    topology = table.problem.topology
+    fog = ~topology.cloud[topology.hosts.zone]
+    taken = table.taken(idle, score.placement).memory - idle.memory
+    width = table.network.bandwidth
+    return {
+        "fog_ratio": float(taken[fog].sum() / topology.hosts.memory[fog].sum()),
+        "bandwidth_ratio": score.bandwidth / float(width[np.isfinite(width)].sum()),
+    }
 
 
 def _told(score: Score) -> dict[str, Any]:
@@ -215,7 +236,7 @@ def by_level(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     told = []
     for (scheduler, setting, app, level), group in groups.items():
         entry: dict[str, Any] = {"scheduler": scheduler, "setting": setting, "app": app, "level": level}
-        for what in ("success", "ru", "t_violation", "b_violation", "changed", "decision_ms"):
+        for what in ("success", "ru", "t_violation", "b_violation", "changed", "decision_ms", *RATIOS):
             entry[what] = statistics.fmean(float(row[what]) for row in group)
         entry["decision_ms_p99"] = common.quantile([row["decision_ms"] for row in group], 0.99)
         told.append(entry)
@@ -296,6 +317,22 @@ def show(told: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]],
             cells = [100 * value for value in success(levels, setting, scheduler)]
             table.add_row(setting, scheduler, *(f"{cell:.0f}" for cell in cells))
     console.print(table)
+    for what, title in RATIOS.items():
+        table = Table("setting", "scheduler", *names, title=f"{title}, %")
+        for setting in dict.fromkeys(r["setting"] for r in levels):
+            for scheduler in COMPARED:
+                cells = [100 * value for value in of_both(levels, setting, scheduler, what)]
+                table.add_row(setting, scheduler, *(f"{cell:.1f}" for cell in cells))
+        console.print(table)
+
+
+def of_both(levels: Sequence[Mapping[str, Any]], setting: str, scheduler: str, what: str) -> list[float]:
+    """Return the sum of both applications' means at each level."""
+    own = [r for r in levels if (r["setting"], r["scheduler"]) == (setting, scheduler)]
+    return [
+        sum(r[what] for r in own if r["level"] == level)
+        for level in sorted({r["level"] for r in own}, key=lambda name: int(name[1:]))
+    ]
 
 
 def success(levels: Sequence[Mapping[str, Any]], setting: str, scheduler: str) -> list[float]:
@@ -308,14 +345,14 @@ def success(levels: Sequence[Mapping[str, Any]], setting: str, scheduler: str) -
 
 
 def plot(levels: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """Draw success and operators changed by level."""
+    """Draw success, operators changed, and the usage of fog and bandwidth by level."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     settings = [s for s in ("vm", "aws") if any(r["setting"] == s for r in levels)]
-    figure, axes = pyplot.subplots(2, len(settings), figsize=(5.5 * len(settings), 7), squeeze=False)
+    figure, axes = pyplot.subplots(4, len(settings), figsize=(5.5 * len(settings), 13), squeeze=False)
     for column, setting in enumerate(settings):
         for scheduler in COMPARED:
             own = [r for r in levels if (r["setting"], r["scheduler"]) == (setting, scheduler)]
@@ -324,8 +361,14 @@ def plot(levels: Sequence[Mapping[str, Any]], file: Path) -> None:
             percent = [100 * value for value in success(levels, setting, scheduler)]
             axes[0][column].plot(names, percent, marker="o", label=scheduler)
             axes[1][column].plot(names, changed, marker="o", label=scheduler)
+            for row, what in enumerate(RATIOS, start=2):
+                shares = [100 * value for value in of_both(levels, setting, scheduler, what)]
+                axes[row][column].plot(names, shares, marker="o", label=scheduler)
         axes[0][column].set(title=f"setting {setting}", ylabel="success, %", ylim=(0, 103))
-        axes[1][column].set(ylabel="operators changed per decision", xlabel="devices")
+        axes[1][column].set(ylabel="operators changed per decision")
+        for row, title in enumerate(RATIOS.values(), start=2):
+            axes[row][column].set(ylabel=f"{title}, %")
+        axes[-1][column].set(xlabel="devices")
     axes[0][0].legend()
     figure.tight_layout()
     figure.savefig(file, dpi=110)

@@ -53,7 +53,7 @@ class Shortage:
     """A violated constraint: its name, its place, the needed and the available amount.
 
     Constraints of AELS: processing rate (eq. 9), transfer rate (10), cpu (11), memory (12), bandwidth (13), one host
-    per operator (14).
+    per operator (14). ``host``, ``link``, ``operator``: numbers of what it is about, where it is about one.
     """
 
     constraint: str
@@ -61,6 +61,9 @@ class Shortage:
     needed: float
     available: float
     unit: str
+    host: int | None = None
+    link: Link | None = None
+    operator: int | None = None
 
     def __str__(self) -> str:
         needed = f"{self.needed:,.6g} {self.unit} needed"
@@ -139,11 +142,11 @@ def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
         if what.host is not None and what.host != host:
             found.append(Shortage("pinned host", where, what.host, host, "(number)"))
         if what.hosts is not None and host not in what.hosts:
-            found.append(Shortage("allowed host", where, 1, 0, "hosts"))
+            found.append(Shortage("allowed host", where, 1, 0, "hosts", host, operator=o))
         if what.host is None and what.cpu:
             rate, served = float(application.rate_in[o]), float(hosts.cpu[host]) / what.cpu
             if not rate < served:
-                found.append(Shortage("processing rate", where, rate, served, "events/s"))
+                found.append(Shortage("processing rate", where, rate, served, "events/s", host, operator=o))
     for u, v in application.streams:
         if transfer_time(problem, (u, v), placement[u], placement[v]) == math.inf:
             flow = application.flow((u, v), problem.zone_of(placement[u]))
@@ -151,7 +154,8 @@ def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
                 f"stream '{application.operators[u].name}' to '{application.operators[v].name}', "
                 f"{hosts.name(placement[u])} to {hosts.name(placement[v])}"
             )
-            found.append(Shortage("transfer rate", where, flow.bandwidth, 0, "bits/s"))
+            narrowest = _narrowest(problem, placement[u], placement[v])
+            found.append(Shortage("transfer rate", where, flow.bandwidth, narrowest, "bits/s", operator=u))
     for group in problem.together:
         levels = {problem.level_of(placement[o]) for o in group}
         if len(levels) > 1:
@@ -159,20 +163,37 @@ def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
             found.append(Shortage("one level", where, 1, len(levels), "levels"))
     used = usage_of(problem, placement)
     for host, work in used.work.items():
-        found += _over("cpu", hosts.name(host), work, float(hosts.cpu_free[host]), "work/s")
+        found += _over("cpu", hosts.name(host), work, float(hosts.cpu_free[host]), "work/s", host)
     for host, memory in used.memory.items():
-        found += _over("memory", hosts.name(host), memory, float(hosts.memory_free[host]), "bytes")
+        found += _over("memory", hosts.name(host), memory, float(hosts.memory_free[host]), "bytes", host)
     for way, by_host in (("out of", used.sends), ("into", used.receives)):
         for host, bits in by_host.items():
             where = f"LAN {way} {hosts.name(host)}"
-            found += _over("bandwidth", where, bits, float(hosts.lan_bandwidth[host]), "bits/s")
+            found += _over("bandwidth", where, bits, float(hosts.lan_bandwidth[host]), "bits/s", host)
     for link, bits in used.links.items():
-        where = f"link from zone {link[0]} to zone {link[1]}"
-        found += _over("bandwidth", where, bits, problem.network.available(link), "bits/s")
+        where = problem.topology.link_name(link)
+        found += _over("bandwidth", where, bits, problem.network.available(link), "bits/s", None, link)
     return found
 
 
-def _over(constraint: str, where: str, needed: float, available: float, unit: str) -> list[Shortage]:
+def _narrowest(problem: Problem, lower: int, upper: int) -> float:
+    """Return the bandwidth of the narrowest part of a route, in bits/s; 0 without a route."""
+    route = problem.network.route(problem.zone_of(lower), problem.zone_of(upper))
+    if route is None:
+        return 0.0
+    accesses = (float(problem.hosts.lan_bandwidth[host]) for host in (lower, upper))
+    return min(*accesses, *(problem.network.capacity(link) for link in route), math.inf)
+
+
+def _over(
+    constraint: str,
+    where: str,
+    needed: float,
+    available: float,
+    unit: str,
+    host: int | None,
+    link: Link | None = None,
+) -> list[Shortage]:
     if needed <= available * (1 + ROUNDING):
         return []
-    return [Shortage(constraint, where, needed, available, unit)]
+    return [Shortage(constraint, where, needed, available, unit, host, link)]

@@ -14,6 +14,9 @@ from itertools import islice
 from headwater.core.errors import PlacementError
 from headwater.placement.problem import Problem
 
+_MOST_CELLS = 20_000_000
+"""Choices × operators of a branch."""
+
 
 @dataclass(frozen=True)
 class TreeBranch:
@@ -28,7 +31,7 @@ class TreeBranch:
 def branches(problem: Problem, *, most: int = 100_000) -> tuple[TreeBranch, ...]:
     """Return each source's branch. Every operator needs a list of allowed hosts.
 
-    Raises PlacementError if a branch has no choice, or more than ``most``.
+    Raises PlacementError if a branch has no choice, or more than ``most``, or its table would be too large.
     """
     application = problem.application
     fed: list[set[int]] = [set() for _ in application.operators]
@@ -38,11 +41,12 @@ def branches(problem: Problem, *, most: int = 100_000) -> tuple[TreeBranch, ...]
     found = []
     for source in application.sources:
         own = tuple(o for o in application.order if fed[o] == {source})
-        choices = tuple(islice(_choices(problem, own, {}), most + 1))
-        if len(choices) > most:
+        limit = min(most, _MOST_CELLS // len(own))
+        choices = tuple(islice(_choices(problem, own), limit + 1))
+        if len(choices) > limit:
             name = application.operators[source].name
             raise PlacementError(
-                f"there are more than {most:,} ways to cut the operators fed by '{name}'",
+                f"there are more than {limit:,} ways to cut the operators fed by '{name}'",
                 hint="cut at fewer places: fewer layers, or fewer parallel branches of operators",
             )
         if not choices:
@@ -61,7 +65,7 @@ def trunks(problem: Problem, inside: Iterable[int], *, most: int = 1_000) -> tup
     """
     branched = set(inside)
     rest = tuple(o for o in problem.application.order if o not in branched)
-    found = tuple(islice(_choices(problem, rest, {}), most + 1))
+    found = tuple(islice(_choices(problem, rest), most + 1))
     if len(found) > most:
         raise PlacementError(
             f"there are more than {most:,} ways to place the operators behind several sources",
@@ -80,17 +84,34 @@ def hosts_of(problem: Problem, operator: int) -> tuple[int, ...]:
     return tuple(sorted(what.hosts))
 
 
-def _choices(problem: Problem, operators: tuple[int, ...], placed: dict[int, int]) -> Iterator[tuple[int, ...]]:
-    """Yield the ways to place operators, upstream first, on their hosts; data must have a route."""
-    if len(placed) == len(operators):
-        yield tuple(placed[o] for o in operators)
-        return
+def _choices(problem: Problem, operators: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to place operators, upstream first, on their hosts; data must have a route.
+
+    No recursion: there may be thousands of operators.
+    """
     application, network = problem.application, problem.network
-    operator = operators[len(placed)]
-    above = [problem.zone_of(placed[u]) for u in application.upstream[operator] if u in placed]
-    for host in hosts_of(problem, operator):
-        zone = problem.zone_of(host)
-        if all(network.route(lower, zone) is not None for lower in above):
-            placed[operator] = host
-            yield from _choices(problem, operators, placed)
-            del placed[operator]
+    placed: dict[int, int] = {}
+
+    def hosts(operator: int) -> Iterator[int]:
+        above = [problem.zone_of(placed[u]) for u in application.upstream[operator] if u in placed]
+        for host in hosts_of(problem, operator):
+            zone = problem.zone_of(host)
+            if all(network.route(lower, zone) is not None for lower in above):
+                yield host
+
+    if not operators:
+        yield ()
+        return
+    levels = [hosts(operators[0])]
+    while levels:
+        operator = operators[len(levels) - 1]
+        host = next(levels[-1], None)
+        if host is None:
+            levels.pop()
+            placed.pop(operator, None)
+            continue
+        placed[operator] = host
+        if len(levels) == len(operators):
+            yield tuple(placed[o] for o in operators)
+        else:
+            levels.append(hosts(operators[len(levels)]))

@@ -1,4 +1,4 @@
-"""The selection of least RU within all limits; if there is none, the reason and the nearest one. Pure.
+"""The selection of least RU within all limits; if there is none, the nearest one. Pure.
 
 TSOO's heuristics move one cut after another; this searches all (``headwater.placement.cutsearch``). A price on
 each moved operator prevents changes that do not pay.
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headwater.placement.cost import Shortage
 from headwater.placement.problem import Ints
 from headwater.placement.queueing import Floats
-from headwater.placement.situation import FOR_EVER, ScheduleDecision, Situation
+from headwater.placement.situation import ScheduleDecision, Situation
 from headwater.placement.tsoo import hasten
 
 
@@ -85,39 +84,3 @@ def _eased(situation: Situation) -> list[Ints]:
         for price in (0.0, 0.1, 1.0, 10.0, 1e3):
             found.append(np.argmin(own + price * scale * of, axis=1))
     return found
-
-
-def lacking(situation: Situation) -> Shortage | None:
-    """Return a limit that no selection meets, with the least value that can be met.
-
-    None if that is not certain: a longer search might find a selection.
-    """
-    table, numbers, limits = situation.table, situation.numbers, situation.limits
-    for b, branch in enumerate(table.branches):
-        if not numbers.allowed[b].any():
-            name = table.problem.application.operators[branch.source].name
-            return Shortage("memory or bandwidth", f"every cut of the operators fed by '{name}'", 1, 0, "cuts")
-    least = numbers.trunk_cloud + float(
-        np.where(numbers.allowed, numbers.into_cloud, np.inf).min(axis=1, initial=np.inf).sum()
-    )
-    if least > limits.max_bandwidth:
-        return Shortage("max_bandwidth", "links into clouds", least, limits.max_bandwidth, "bits/s")
-
-    def is_possible(seconds: float) -> bool:
-        of = (table.shape, numbers, situation.space)
-        return bool(situation.loops.is_possible(*of, seconds, limits.max_bandwidth))
-
-    if not is_possible(math.inf):
-        return Shortage("memory or bandwidth", "hosts and links shared by several locations", 1, 0, "cuts")
-    if is_possible(limits.most_seconds):
-        return None
-    # By halves to a percent: no selection is quicker than this.
-    low, high = limits.most_seconds, 2 * limits.most_seconds
-    while not is_possible(high):
-        low, high = high, 2 * high
-        if high > FOR_EVER:
-            return Shortage("max_latency", "the slowest path from a source", math.inf, limits.max_latency, "s")
-    while high - low > 0.01 * low:
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_possible(middle) else (middle, high)
-    return Shortage("max_latency", "the slowest path from a source", low, limits.max_latency, "s")

@@ -138,21 +138,31 @@ def _listed(search: Search, operator: int) -> Iterable[int]:
     placing = search.placing
     problem, cloud = placing.problem, placing.problem.topology.cloud
     listed: dict[int, None] = {}
+    nearest: dict[int, int | None] = {}
 
     def add(host: int | None) -> None:
         if host is not None:
             listed[host] = None
 
+    def add_near(zone: int | None) -> None:
+        if zone is not None:
+            if zone not in nearest:
+                nearest[zone] = search.nearest(operator, zone)
+            add(nearest[zone])
+
+    known: set[int] = set()
     for u in problem.application.upstream[operator]:
         host = placing.placed[u]
         zone = problem.zone_of(host)
         add(host)
+        if zone in known:  # the hosts near it are the same as for the upstream operator before
+            continue
+        known.add(zone)
         if not problem.in_cloud(host):
-            add(search.nearest(operator, zone))
+            add_near(zone)
         latency = problem.network.latencies_from(zone)
         for others in (~cloud, cloud):
-            if (near := _least(latency, others, zone)) is not None:
-                add(search.nearest(operator, near))
+            add_near(_least(latency, others, zone))
     for sink in sorted(problem.reached[operator]):
         at = problem.application.operators[sink].fixed
         if at is None:
@@ -160,11 +170,9 @@ def _listed(search: Search, operator: int) -> Iterable[int]:
         add(at)
         zone = problem.zone_of(at)
         if problem.in_cloud(at):
-            latency = problem.network.latencies_from(zone)
-            near = _least(latency, cloud, zone)
-            add(None if near is None else search.nearest(operator, near))
+            add_near(_least(problem.network.latencies_from(zone), cloud, zone))
         else:
-            add(search.nearest(operator, zone))
+            add_near(zone)
     return listed
 
 

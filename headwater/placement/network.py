@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -50,6 +50,9 @@ class Network(Protocol):
 
     def available(self, link: Link) -> float:
         """Return the bandwidth of a link that others do not use."""
+
+    def widened(self, link: Link | None, times: float) -> Network:
+        """Return the network with a multiple of a link's bandwidth; None: of every link's."""
 
     def latency(self, link: Link) -> float:
         """Return a link's latency."""
@@ -111,6 +114,13 @@ class Mesh:
 
     def available(self, link: Link) -> float:
         return self.capacity(link)
+
+    def widened(self, link: Link | None, times: float) -> Mesh:
+        if link is None:
+            return replace(self, bandwidth=self.bandwidth * times)
+        wide = self._bandwidth.copy()
+        wide[link] *= times
+        return replace(self, bandwidth=wide)
 
     def latency(self, link: Link) -> float:
         return float(self.seconds[link])
@@ -197,6 +207,13 @@ class Tree:
     def available(self, link: Link) -> float:
         taken = 0.0 if self.used is None else float(self.used[link[0]])
         return self.capacity(link) - taken
+
+    def widened(self, link: Link | None, times: float) -> Tree:
+        if link is None:
+            return replace(self, bandwidth=self.bandwidth * times)
+        wide = self.bandwidth.copy()
+        wide[link[0]] *= times
+        return replace(self, bandwidth=wide)
 
     def latency(self, link: Link) -> float:
         return float(self.seconds[link[0]])

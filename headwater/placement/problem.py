@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headwater.core.errors import PlacementError
-from headwater.placement.network import Network, StreamFlow
+from headwater.placement.network import Link, Network, StreamFlow
 from headwater.placement.queueing import Floats
 
 Ints = npt.NDArray[np.signedinteger[Any]]
@@ -67,13 +67,20 @@ class Hosts:
 class Topology:
     """Hosts and the network between their zones.
 
-    ``cloud``: for each zone whether it is a cloud. ``level``: for each zone its layer, if it has one.
+    ``cloud``: for each zone whether it is a cloud. ``level``: for each zone its layer, if it has one. ``names``: of
+    zones, if they have any.
     """
 
     hosts: Hosts
     network: Network
     cloud: Bools
     level: Ints | None = None
+    names: Sequence[str] = ()
+
+    def link_name(self, link: Link) -> str:
+        """Return a link's display name."""
+        lower, upper = (self.names[zone] if self.names else str(zone) for zone in link)
+        return f"link from zone {lower} to zone {upper}"
 
     @cached_property
     def by_cpu(self) -> tuple[Ints, Floats]:

@@ -15,12 +15,17 @@ from headwater.placement.local import local_search
 from headwater.placement.optimal import Effort, optimal
 from headwater.placement.placing import Placing
 from headwater.placement.problem import Placement, Problem
+from headwater.placement.relax import explained
 from headwater.placement.search import HostScan
 from headwater.placement.tcep import MergedOperators, Sorted, tcep
 from headwater.placement.why import Unplaceable
 
 _IMPROVED = 3
 """Best placements of other strategies that are improved step by step where the optimum is not proven."""
+
+_QUICK = ("aels", "tcep")
+"""Strategies that are tried before a search."""
+_SHORT = Effort(nodes=2_000)
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,17 @@ def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, *
     ``plain``: look at every host instead of using the index; slower, with the same answer. Options are the
     strategy's own: ``edge_first`` of ``aels``, ``checked`` of ``tcep``, ``effort`` of ``optimal``.
 
-    Raises PlacementError for an unknown strategy, Unplaceable if no placement is found.
+    Where one of the paper's strategies over edge and cloud finds no placement, ``local_search`` does if there is one,
+    and a note says so; ``cloud_only`` means what it says.
+
+    Raises PlacementError for an unknown strategy, Unplaceable with the missing capacity if no placement is found.
     """
-    found = choose(problem, strategy, plain=plain, **options)
-    if wrong := shortages(problem, found.placement):
-        raise Unplaceable("all together", wrong)
+    try:
+        found = choose(problem, strategy, plain=plain, **options)
+        if wrong := shortages(problem, found.placement):
+            raise Unplaceable(problem.application.operators[wrong[0].operator or 0].name, wrong)
+    except Unplaceable as error:
+        found = _rescued(problem, strategy, plain, error)
     return Answer(strategy, found.placement, evaluate(problem, found.placement), found.bound, found.notes)
 
 
@@ -84,6 +95,33 @@ def choose(problem: Problem, strategy: str, *, plain: bool = False, **options: A
             if error.tie is None or error.tie in problem.banned:
                 raise
             problem = replace(problem, banned=problem.banned | {error.tie})
+
+
+def _rescued(problem: Problem, strategy: str, plain: bool, error: Unplaceable) -> StrategyChoice:
+    """Return a placement where a strategy finds none; raise Unplaceable with the smallest sufficient change."""
+    start = any_placement(problem)
+    if start is None:
+        raise explained(problem, error, any_placement) from None
+    if strategy == "cloud_only":
+        raise error
+    search = (HostScan if plain else Indexed)(Placing(problem))
+    note = f"{strategy} by itself finds {error.what}: this is a placement of local_search"
+    return StrategyChoice(local_search(problem, start, search), notes=(note,))
+
+
+def any_placement(problem: Problem) -> Placement | None:
+    """Return a placement within all constraints; None if a short search finds none."""
+    for name in _QUICK:
+        try:
+            found = choose(problem, name).placement
+        except Unplaceable:
+            continue
+        if not shortages(problem, found):
+            return found
+    best = optimal(problem, _SHORT)
+    if best is None or best.placement is None or shortages(problem, best.placement):
+        return None
+    return best.placement
 
 
 _Strategy = Callable[[Problem, bool, dict[str, Any]], StrategyChoice]

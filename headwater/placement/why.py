@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,21 +12,36 @@ from headwater.placement.cost import Shortage
 from headwater.placement.placing import Placing
 from headwater.placement.queueing import Floats
 
+_SHOWN = 3
+"""Shortages that a message lists."""
+
 
 class Unplaceable(PlacementError):
     """No placement was found.
 
-    ``shortages``: the missing capacity on the host where least is missing. ``tie``: the operator's group, and the
-    level of the operators of the group placed before it.
+    ``operator``: the one without a host. ``shortages``: the missing capacity. ``also``: other missing capacities, each
+    of which would be enough instead. ``tie``: the operator's group, and the level of the operators of the group placed
+    before it.
     """
 
-    def __init__(self, operator: str, shortages: list[Shortage], tie: tuple[int, int] | None = None) -> None:
-        said = "; ".join(map(str, shortages)) or "its inputs have no route to any host that fits"
+    def __init__(
+        self,
+        operator: str,
+        shortages: list[Shortage],
+        tie: tuple[int, int] | None = None,
+        *,
+        also: Sequence[str] = (),
+    ) -> None:
+        said = "; ".join(map(str, shortages[:_SHOWN])) or "its inputs have no route to any host that fits"
+        said += f"; and {len(shortages) - _SHOWN} more" if len(shortages) > _SHOWN else ""
+        said += "".join(f"; or {other}" for other in also)
         super().__init__(
             f"no host for operator '{operator}': {said}",
             hint="add capacity there, lower the rate, or allow the operator on other hosts",
         )
+        self.operator = operator
         self.shortages = shortages
+        self.also = tuple(also)
         self.tie = tie
 
 

@@ -36,7 +36,7 @@ from headwater.placement import (
 )
 from headwater.placement.cost import evaluate, shortages, usage_of
 from headwater.placement.cutnumbers import CutLoad
-from headwater.placement.exact import lacking
+from headwater.placement.lacking import lacking
 from headwater.placement.network import Tree
 from headwater.placement.problem import Placement, Stream, moved
 from headwater.placement.schedule import SCHEDULERS, Scheduled, decide
@@ -347,7 +347,7 @@ class Setting:
             processes=processes.astype(np.int64),
             names=[f"{h.name} ({h.zone})" for h in self.hosts],
         )
-        return Topology(hosts, network, level == len(continuum.layers) - 1, level)
+        return Topology(hosts, network, level == len(continuum.layers) - 1, level, tuple(number))
 
     def deployment(self, placement: Placement) -> Deployment:
         """Return the deployment of a placement, without cuts except the marked ones."""

@@ -13,7 +13,8 @@ import pytest
 from headwater.core.errors import PlacementError
 from headwater.placement import Application, Problem, Topology
 from headwater.placement.cutnumbers import CutLoad
-from headwater.placement.exact import Exactness, lacking, tsoo_exact
+from headwater.placement.exact import Exactness, tsoo_exact
+from headwater.placement.lacking import lacking
 from headwater.placement.merged import together
 from headwater.placement.network import Tree
 from headwater.placement.problem import Ints
@@ -198,7 +199,8 @@ def test_the_binding_limit_is_named() -> None:
     assert isinstance(problem.network, Tree)
     memory, links = (np.where(np.isfinite(a), a, 0) for a in (problem.hosts.memory, problem.network.bandwidth))
     short = lacking(Situation(table, replace(load, memory=memory, links=links), Limits()))
-    assert short is not None and short.constraint == "memory or bandwidth" and "S0" in short.where
+    assert short is not None and short.constraint == "bandwidth" and short.link is not None
+    assert problem.topology.cloud[short.link[1]]
 
 
 def test_an_unstable_queue_is_never_within_limits() -> None:
@@ -291,7 +293,7 @@ def test_atsoo_changes_little() -> None:
 
 def test_data_min_cut_minimises_nru_and_keeps_b() -> None:
     differs = 0
-    for seed in range(24):
+    for seed in range(16):
         drawn = three_layers(seed)
         operators = [replace(o, selectivity=2.0) if o.logical == "o1" else o for o in drawn.application.operators]
         problem = Problem(drawn.topology, Application(tuple(operators), drawn.application.streams))

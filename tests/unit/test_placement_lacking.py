@@ -1,0 +1,202 @@
+"""Infeasible problems are refused with the constraint that makes them so; feasible ones are placed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from headwater.placement import STRATEGIES, Application, PlacedOperator, Problem, solve
+from headwater.placement.cost import Shortage, shortages
+from headwater.placement.cutnumbers import CutLoad
+from headwater.placement.lacking import lacking
+from headwater.placement.schedule import SCHEDULERS, scheduler, tables
+from headwater.placement.situation import Limits, Situation
+from headwater.placement.why import Unplaceable
+from headwater.testing import fog
+from headwater.testing import generate as g
+from tests.unit.placements import best, mixed
+
+KINDS = {
+    "cpu": ("cpu", "processing rate"),
+    "memory": ("memory",),
+    "LAN": ("LAN",),
+    "link": ("link from",),
+    "hosts": ("allowed host",),
+}
+
+
+def tightened(problem: Problem, kind: str, seed: int) -> Problem:
+    """Tighten one class: all hosts' cpu or memory, a source's access or its links, or an operator's hosts."""
+    drawn = np.random.default_rng(seed)
+    hosts, topology, share = problem.hosts, problem.topology, float(drawn.uniform(0.05, 0.6))
+    source = problem.application.operators[problem.application.sources[0]].host or 0
+    if kind == "hosts":
+        free = problem.application.free
+        operators = list(problem.application.operators)
+        at = int(drawn.choice(free))
+        operators[at] = replace(operators[at], hosts=frozenset({int(drawn.integers(len(hosts)))}))
+        return replace(problem, application=Application(tuple(operators), problem.application.streams))
+    if kind == "link":
+        network = topology.network
+        zone = problem.zone_of(source)
+        for other in range(network.zones):
+            route = network.route(zone, other)
+            if route is not None and len(route) == 1:
+                network = network.widened(route[0], 0.2 * share)
+        return replace(problem, topology=replace(topology, network=network))
+    if kind == "LAN":
+        own = np.where(np.arange(len(hosts)) == source, 0.3 * share, 1.0)
+        hosts = replace(hosts, lan_bandwidth=hosts.lan_bandwidth * own)
+    elif kind == "cpu":
+        hosts = replace(hosts, cpu=hosts.cpu * share, cpu_used=hosts.cpu_free * 0)
+    else:
+        hosts = replace(hosts, memory=hosts.memory * share, memory_used=hosts.memory_free * 0)
+    return replace(problem, topology=replace(topology, hosts=hosts))
+
+
+def widened(problem: Problem, missing: Sequence[Shortage]) -> Problem:
+    """Give a problem what is said to be missing, and nothing else."""
+    hosts, network = problem.hosts, problem.network
+    cpu, memory, lan = hosts.cpu.copy(), hosts.memory.copy(), hosts.lan_bandwidth.copy()
+    operators = list(problem.application.operators)
+    for short in missing:
+        more = short.needed * (1 + 1e-6)
+        if short.constraint == "allowed host":
+            assert short.operator is not None and short.host is not None
+            hosts_of = operators[short.operator].hosts or frozenset()
+            operators[short.operator] = replace(operators[short.operator], hosts=hosts_of | {short.host})
+        elif short.link is not None:
+            network = network.widened(short.link, more / short.available)
+        else:
+            assert short.host is not None
+            if short.constraint == "memory":
+                memory[short.host] += more - short.available
+            elif short.constraint == "bandwidth":
+                lan[short.host] = max(lan[short.host], more)
+            elif short.constraint == "processing rate":
+                cpu[short.host] = max(cpu[short.host], hosts.cpu[short.host] * more / short.available)
+            else:
+                cpu[short.host] = max(cpu[short.host], hosts.cpu[short.host] + more - short.available)
+    hosts = replace(hosts, cpu=cpu, memory=memory, lan_bandwidth=lan)
+    topology = replace(problem.topology, hosts=hosts, network=network)
+    return Problem(topology, Application(tuple(operators), problem.application.streams))
+
+
+def check(kind: str, seeds: range) -> int:
+    refused = 0
+    for seed in seeds:
+        problem = mixed(seed, operators=4 + seed % 2, hosts=6)
+        tight = tightened(problem, kind, seed)
+        feasible = best(tight) < math.inf
+        if best(problem) == math.inf:
+            continue
+        for strategy in sorted(STRATEGIES):
+            try:
+                found = solve(tight, strategy)
+            except Unplaceable as error:
+                if feasible:
+                    assert strategy == "cloud_only", (seed, strategy, error.what)
+                    continue
+                refused += 1
+                said = [str(short) for short in error.shortages] + list(error.also)
+                assert any(name in one for name in KINDS[kind] for one in said), (seed, strategy, said)
+                assert best(widened(tight, error.shortages)) < math.inf, (seed, strategy, said)
+            else:
+                assert feasible and shortages(tight, found.placement) == []
+    return refused
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_constraint_that_was_tightened_is_named(kind: str) -> None:
+    assert check(kind, range(12)) >= 7
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_constraint_that_was_tightened_is_named_in_many_problems(kind: str) -> None:
+    assert check(kind, range(100, 250)) > 50
+
+
+def test_a_sources_access_is_not_blamed_on_memory() -> None:
+    topology = g.network(4, 5, 2, seed=1)
+    hosts = replace(topology.hosts, memory=np.where(topology.cloud[topology.hosts.zone], 1e9, 10.0))
+    source = int(np.flatnonzero(~topology.cloud[hosts.zone])[0])
+    operators = (
+        PlacedOperator(name="source", rate=1e5, size=1000.0, host=source),
+        PlacedOperator(name="sum", cpu=1.0, memory=1e6, selectivity=0.01),
+        PlacedOperator(name="sink", host=int(np.flatnonzero(topology.cloud[hosts.zone])[0])),
+    )
+    application = Application(operators, {(0, 1): 1.0, (1, 2): 1.0})
+    problem = Problem(replace(topology, hosts=hosts), application)
+    for strategy in STRATEGIES:
+        with pytest.raises(Unplaceable, match=r"operator 'source': bandwidth at LAN out of host 0") as said:
+            solve(problem, strategy)
+        (short,) = said.value.shortages
+        assert short.host == source and short.needed == pytest.approx(8e8)
+        assert [one.partition(" ")[0] for one in said.value.also] == ["memory"]
+        assert short.available == pytest.approx(float(hosts.lan_bandwidth[source]))
+
+
+def test_several_constraints_are_named_together() -> None:
+    problem = tightened(tightened(mixed(1, operators=5, hosts=6), "memory", 1), "LAN", 1)
+    hosts = problem.hosts
+    tight = replace(hosts, memory=hosts.memory * 1e-3, cpu=hosts.cpu * 1e-3, cpu_used=None, memory_used=None)
+    both = replace(problem, topology=replace(problem.topology, hosts=tight))
+    with pytest.raises(Unplaceable, match=r"cpu|processing rate") as said:
+        solve(both, "optimal")
+    assert {"memory"} < {short.constraint for short in said.value.shortages}
+
+
+@pytest.mark.parametrize("kind", ["memory", "links"])
+def test_schedulers_name_the_host_or_the_link_that_lacks(kind: str) -> None:
+    for seed in range(6):
+        drawn = fog.three_layers(seed)
+        cloud = len(drawn.hosts) - 1
+        operators = [
+            replace(o, hosts=o.hosts - {cloud}) if o.hosts and len(o.hosts) > 1 and kind == "memory" else o
+            for o in drawn.application.operators
+        ]
+        problem = Problem(drawn.topology, Application(tuple(operators), drawn.application.streams))
+        (table, *_) = tables(problem)
+        load = CutLoad.of(problem)
+        capacity = problem.hosts.memory if kind == "memory" else table.network.bandwidth
+        full = np.where(np.isfinite(capacity), capacity * 0.9999, 0.0)
+        more = replace(load, memory=full) if kind == "memory" else replace(load, links=full)
+        tight = Situation(table, more, Limits())
+        for name in SCHEDULERS:
+            assert not scheduler(name)(tight).kept
+        short = lacking(tight)
+        assert short is not None and short.needed > short.available > 0
+        assert short.constraint == ("memory" if kind == "memory" else "bandwidth"), (seed, str(short))
+        # As much of all of this kind is enough, without any other change.
+        times = (short.needed / short.available) * (1 + 1e-6)
+        hosts, network = problem.hosts, problem.network
+        if kind == "memory":
+            hosts = replace(hosts, memory=hosts.memory * times)
+        else:
+            network = network.widened(None, times)
+        wide = Problem(replace(problem.topology, hosts=hosts, network=network), problem.application)
+        (roomy, *_) = tables(wide)
+        assert scheduler("tsoo_exact")(Situation(roomy, tight.load, Limits())).kept
+
+
+def test_a_source_for_each_of_200_hosts_joins_in_one() -> None:
+    topology = g.network(20, 20, 5, seed=0)
+    drawn = np.random.default_rng(0)
+    cloud = topology.cloud[topology.hosts.zone]
+    edge = drawn.permutation(np.flatnonzero(~cloud))[:200]
+    operators = [PlacedOperator(name=f"s{n}", rate=60.0, size=1000.0, host=int(h)) for n, h in enumerate(edge)]
+    operators += [PlacedOperator(name="join", cpu=1000.0, memory=100.0)]
+    operators += [PlacedOperator(name="sink", host=int(np.flatnonzero(cloud)[0]))]
+    streams = {(n, 200): 1.0 for n in range(200)} | {(200, 201): 1.0}
+    problem = Problem(topology, Application(tuple(operators), streams))
+    for strategy in STRATEGIES:
+        assert shortages(problem, solve(problem, strategy).placement) == []
+    narrow = replace(topology.hosts, lan_bandwidth=np.where(cloud, 5e7, topology.hosts.lan_bandwidth / 5))
+    tight = Problem(replace(topology, hosts=narrow), problem.application)
+    with pytest.raises(Unplaceable, match="LAN into"):
+        solve(tight, "optimal")
