@@ -19,6 +19,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
 from headwater.plan import build as planning
+from headwater.plan.compare import compared
 from headwater.plan.cutcost import CutCost, cut_cost
 from headwater.plan.deployment import Deployment, layers_of
 from headwater.plan.diff import DiffOutline, PlanDiff, diff
@@ -391,22 +392,20 @@ def _placement_request(
 def compare(
     setting: Setting, request: PlacementRequest, *, observe: Observe = lambda what, done, of: None
 ) -> dict[str, Prediction | HeadwaterError]:
-    """Predict the cost of each strategy's placement, or tell why it finds none.
+    """Predict each strategy's placement by one model and within the same limits, or tell why it finds none.
 
-    Where the requested strategy is a scheduler, the other schedulers are compared too, within the same limits.
-    ``observe`` is called with each name first.
+    Where the requested strategy is a scheduler, the other schedulers are compared too. ``observe`` is called with each
+    name first.
     """
     from headwater.placement import STRATEGIES
     from headwater.placement.schedule import SCHEDULERS
 
-    requests = {name: PlacementRequest(strategy=name, beside=request.beside) for name in (ANNOTATED, *STRATEGIES)}
-    if request.strategy in SCHEDULERS:
-        requests |= {name: replace(request, strategy=name) for name in SCHEDULERS}
+    names = (ANNOTATED, *STRATEGIES, *(SCHEDULERS if request.strategy in SCHEDULERS else ()))
     found: dict[str, Prediction | HeadwaterError] = {}
-    for name, one in requests.items():
-        observe(name, len(found), len(requests))
+    for name in names:
+        observe(name, len(found), len(names))
         try:
-            found[name] = place(setting, one)[1]
+            found[name] = compared(setting, request, name)
         except HeadwaterError as error:
             found[name] = error
     return found

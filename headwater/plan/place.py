@@ -408,9 +408,13 @@ class Path:
     seconds: Unbounded
 
 
+MODEL = "TSOO: M/M/1, M/D/1 and D/M/1 queues, cpu shared among a host's operators"
+"""The one model by which response times of all strategies are compared (``headwater.placement.response``)."""
+
+
 @dataclass(frozen=True)
 class LimitCheck:
-    """Result of a scheduler's choice: RU, T (s), B (bytes/s), and whether it is within the limits.
+    """A placement by TSOO's model: RU, T (s), B (bytes/s), and whether it is within the limits.
 
     ``missing``: the limit that no placement meets, in words. ``moved``: operators that change their place.
     ``chance``: the probability that the limits are kept; None: unknown.
@@ -424,6 +428,7 @@ class LimitCheck:
     missing: str = ""
     moved: int = 0
     chance: float | None = None
+    model: str = MODEL
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -450,8 +455,8 @@ class LinkLoad:
 class Prediction:
     """Predicted cost of a deployment: seconds, loads (share of a host's cores), bytes/s.
 
-    ``at``: layers of locations that differ. ``bound``: the least AL of any placement; None: not computed.
-    ``limit_check``: for a scheduler's choice.
+    ``at``: layers of locations that differ. ``latency``: AL, summed over paths. ``bound``: the least AL of any
+    placement; None: not computed. ``limit_check``: for a scheduler's choice, and where strategies are compared.
     """
 
     strategy: str

@@ -76,23 +76,26 @@ def _summary(found: Prediction) -> str:
 
 
 def comparison_view(found: Mapping[str, Prediction | HeadwaterError], chosen: Mapping[str, str]) -> RenderableType:
-    """Show each strategy's predictions, and the operators it places differently."""
-    table = _table("Strategy", "Latency", "Most loaded host", "Bytes/s over links", "Elsewhere")
+    """Show each strategy's predictions by one model, and the operators it places differently."""
+    table = _table("Strategy", "RU", "Response", "Limits", "Most loaded host", "Bytes/s over links", "Elsewhere")
+    model = ""
     for strategy, outcome in found.items():
         if isinstance(outcome, HeadwaterError):
-            table.add_row(strategy, Text("none", style="red"), "", "", outcome.what)
+            table.add_row(strategy, Text("none", style="red"), "", "", "", "", outcome.what)
             continue
         most = max(outcome.load.items(), key=lambda item: item[1], default=("-", 0.0))
         total = sum(load.bytes_per_s for load in outcome.links.values())
         moved = [f"{o} ({layer})" for o, layer in outcome.layers.items() if chosen.get(o) != layer]
-        table.add_row(
-            strategy,
-            _time(outcome.latency),
-            f"{most[0]} {most[1]:.1%}",
-            format_size(total),
-            _some(moved) or "-",
-        )
-    return table
+        check = outcome.limit_check
+        judged: tuple[str | Text, ...] = ("-", "-", "-")
+        if check is not None:
+            model = check.model
+            kept = Text("kept") if check.kept else Text("broken", style="red")
+            judged = f"{check.cost:.4g}", _time(check.response), kept
+        table.add_row(strategy, *judged, f"{most[0]} {most[1]:.1%}", format_size(total), _some(moved) or "-")
+    if not model:
+        return table
+    return Group(table, Text(f"Response and resource usage (RU) by one model: {model}", style="dim"))
 
 
 def _time(seconds: float) -> str:

@@ -17,14 +17,16 @@ from headwater.cli import app
 from headwater.continuum.model import Continuum
 from headwater.core.errors import PlacementError
 from headwater.dataflow.graph import Dataflow
+from headwater.placement import STRATEGIES
 from headwater.placement.forecast import FORECASTS, ewma, forecast, holt_winters, last_value
 from headwater.placement.schedule import SCHEDULERS
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
 from headwater.plan.build import annotated, build, in_layers
+from headwater.plan.compare import compared, judged
 from headwater.plan.deployment import Deployment, Placement
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import ANNOTATED, PlacementRequest, place
+from headwater.plan.place import ANNOTATED, MODEL, PlacementRequest, place
 from headwater.plan.profile import OperatorProfile, Profile
 from headwater.plan.rates import read_trace, replayed
 from tests.unit.test_plan_place import CONTINUUM, FLOW, ZONES, measured, plant, setting
@@ -257,6 +259,31 @@ def test_plan_keeps_to_limits_and_compares(files: list[str]) -> None:
     assert slo["kept"] and slo["response_s"] <= slo["max_latency_s"] == 2.0
     assert slo["max_bandwidth_bytes_per_s"] == 125e6
     assert set(told["strategies"]) >= set(SCHEDULERS)
+    models = {one["limit_check"]["model"] for one in told["strategies"].values() if "failed" not in one}
+    assert models == {MODEL} and MODEL.split(":")[0] in " ".join(shown.output.split())
+    for one in told["strategies"].values():
+        assert "failed" in one or one["limit_check"]["cost"] >= slo["cost"] * 0.999 or not one["limit_check"]["kept"]
+
+
+@pytest.mark.parametrize("rate", [100.0, 4000.0])
+def test_one_model_judges_all_strategies(rate: float) -> None:
+    """Check that judging a scheduler's deployment gives the figures of its own decision, and limits hold alike."""
+    given = setting(plant(), measured(rate), STRONG_AND_WEAK)
+    kept = set()
+    for name in (*STRATEGIES, *SCHEDULERS):
+        asked = replace(exact(max_latency=3.0), strategy="tsoo_exact")
+        found = compared(given, asked, name).limit_check
+        assert found is not None and found.limits == asked.limits
+        kept.add(found.kept)
+        if name in SCHEDULERS:
+            deployment, prediction = place(given, replace(asked, strategy=name))
+            own, again = prediction.limit_check, judged(given, asked, deployment)
+            assert own is not None
+            assert (own.cost, own.response, own.bandwidth) == pytest.approx(
+                (again.cost, again.response, again.bandwidth)
+            )
+            assert name == "tsoo_robust" or own.kept == again.kept
+    assert kept
 
 
 def test_a_broken_limit_is_among_the_plans_warnings(files: list[str], tmp_path: Path) -> None:
