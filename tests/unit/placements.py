@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from headwater.placement.cost import evaluate, shortages
 from headwater.placement.network import Mesh, Network, Tree
 from headwater.placement.problem import Application, Hosts, PlacedOperator, Placement, Problem, Topology
+from headwater.placement.routed import DirectedLink, Routed
 from headwater.testing.generate import series_parallel
 
 
@@ -39,6 +41,26 @@ def mixed(seed: int, *, operators: int = 5, hosts: int = 8, zones: int = 4, tigh
         cloud,
     )
     return Problem(topology, _application(drawn, operators, topology, tree=tree, tight=tight))
+
+
+def routed(seed: int, *, operators: int = 5, tight: bool = False) -> Problem:
+    """Draw AELS's own topology: edges below two clouds, ways up and down, links between sites and between clouds.
+
+    Sources are at edges, sinks in clouds and at edges: actuators, to which rows go down. Some links lead one way only.
+    """
+    drawn = np.random.default_rng(seed)
+    given = mixed(3 * seed + 1, operators=operators, hosts=6, zones=4, tight=tight)
+    pairs = [(0, 2), (1, 3), (2, 3)] + [(0, 1)] * int(drawn.random() < 0.5) + [(0, 3)] * int(drawn.random() < 0.3)
+    links: dict[tuple[int, int], DirectedLink] = {}
+    for lower, upper in pairs:
+        for link in ((lower, upper), (upper, lower)):
+            bandwidth = float(drawn.choice([2_000.0, 20_000.0]))
+            used = float(drawn.choice([0.0, 0.3])) * bandwidth
+            latency = float(drawn.uniform(0.01, 0.09))
+            if link[0] < link[1] or drawn.random() < 0.8:
+                links[link] = DirectedLink(latency=latency, bandwidth=bandwidth, used=used)
+    topology = replace(given.topology, network=Routed(4, links), cloud=np.arange(4) >= 2)
+    return replace(given, topology=topology)
 
 
 def _mesh(drawn: np.random.Generator, zones: int, *, uniform: bool) -> Network:
