@@ -14,7 +14,7 @@ from itertools import islice
 from headwater.core.errors import PlacementError
 from headwater.placement.problem import Problem
 
-_MOST_CELLS = 20_000_000
+_MOST_CELLS = 4_000_000
 """Choices × operators of a branch."""
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from headwater.core.errors import PlacementError
 from headwater.placement import STRATEGIES, Application, PlacedOperator, Problem, solve
 from headwater.placement.cost import Shortage, shortages
 from headwater.placement.cutnumbers import CutLoad
@@ -200,3 +201,77 @@ def test_a_source_for_each_of_200_hosts_joins_in_one() -> None:
     tight = Problem(replace(topology, hosts=narrow), problem.application)
     with pytest.raises(Unplaceable, match="LAN into"):
         solve(tight, "optimal")
+
+
+SHAPES = ("chain", "fan-in", "fan-out", "random")
+
+
+def large(shape: str, count: int) -> Problem:
+    """Return ``count`` operators on a small network: a chain, or sources or sinks around one operator, or any graph."""
+    topology = g.network(4, 5, 2, seed=1)
+    cloud = topology.cloud[topology.hosts.zone]
+    edge, top = np.flatnonzero(~cloud).tolist(), int(np.flatnonzero(cloud)[0])
+    if shape == "chain":
+        streams = [(n, n + 1) for n in range(count - 1)]
+    elif shape == "fan-in":
+        streams = [(n, count - 2) for n in range(count - 2)] + [(count - 2, count - 1)]
+    elif shape == "fan-out":
+        streams = [(0, 1)] + [(1, n) for n in range(2, count)]
+    else:
+        drawn = np.random.default_rng(1)
+        streams = [(int(drawn.integers(max(0, n - 50), n)), n) for n in range(1, count) for _ in range(1 + n % 2)]
+    readers = dict.fromkeys(range(count), 0)
+    streams = list(dict.fromkeys(streams))
+    for u, _ in streams:
+        readers[u] += 1
+    fed = {v for _, v in streams}
+    operators = []
+    for n in range(count):
+        if n not in fed:
+            operators.append(PlacedOperator(name=f"s{n}", rate=1.0, size=10.0, host=edge[n % len(edge)]))
+        elif not readers[n]:
+            operators.append(PlacedOperator(name=f"t{n}", host=edge[n % len(edge)] if n % 2 else top))
+        else:
+            operators.append(PlacedOperator(name=f"o{n}", cpu=10.0))
+    return Problem(topology, Application(tuple(operators), {(u, v): 1 / readers[u] for u, v in streams}))
+
+
+@pytest.mark.parametrize("shape", SHAPES[:3])
+def test_thousands_of_operators_need_no_recursion(shape: str) -> None:
+    problem = large(shape, 1_200)
+    for strategy in ("aels_rp_la", "tcep", "optimal"):
+        assert shortages(problem, solve(problem, strategy).placement) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ten_thousand_operators_need_no_recursion(shape: str) -> None:
+    problem = large(shape, 10_000)
+    for strategy in STRATEGIES:
+        assert shortages(problem, solve(problem, strategy).placement) == []
+
+
+@pytest.mark.parametrize("free", [2, 1_200])
+def test_a_branch_of_thousands_of_operators_needs_no_recursion(free: int) -> None:
+    """Check that schedulers decide where few operators have a choice, and refuse tables that would be too large."""
+    drawn = fog.three_layers(1, locations=1)
+    cloud = len(drawn.hosts) - 1
+    count = 1_200
+    operators = (
+        PlacedOperator(name="source", rate=10.0, size=100.0, host=0),
+        *(
+            PlacedOperator(name=f"o{n}", cpu=10.0, hosts=frozenset({0, 1, cloud} if n < free else {cloud}))
+            for n in range(count)
+        ),
+        PlacedOperator(name="sink", host=cloud),
+    )
+    chain = Application(operators, {(n, n + 1): 1.0 for n in range(count + 1)})
+    problem = Problem(drawn.topology, chain)
+    if free == count:
+        with pytest.raises(PlacementError, match="ways to cut the operators fed by 'source'"):
+            tables(problem)
+        return
+    (table,) = tables(problem)
+    assert len(table.branches[0].choices) == 6
+    for name in SCHEDULERS:
+        assert scheduler(name)(Situation(table, CutLoad.of(problem), Limits())).kept
