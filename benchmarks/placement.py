@@ -4,6 +4,9 @@ Networks of Table 3 and one of 1,000,000 hosts, applications of up to 50 operato
 sets of units. Each placement is checked against all constraints, and compared with the lower bound of all
 placements. The index of a network is made once and timed apart.
 
+*Certificates*: graphs of 25 and of 200 operators on networks of 100 to 1,000,000 hosts by ``optimal``, and the same
+with one operator that needs more memory than any host has: proofs, bounds and refusals, with their processor time.
+
     python -m benchmarks.placement --json FILE --plot docs/placement.png
 """
 
@@ -13,6 +16,7 @@ import gc
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +128,92 @@ def _solved(problem: Problem, case: Mapping[str, Any], index_ms: float) -> Itera
             "bound_s": bound,
             "failed": False,
         }
+
+
+CERTIFIED = ((10, 10, 9), (10, 10, 100), (100, 100, 100), (1000, 100, 990), MILLION)
+"""100 to 1,000,000 hosts."""
+OPERATORS = (25, 200)
+_CLOSE = 0.05
+
+
+def certificates(units: Sequence[str], seeds: int) -> Iterator[dict[str, Any]]:
+    """Solve drawn graphs to optimality, feasible and not; return the distance to the bound, or the named constraint."""
+    for preset in units:
+        for size in CERTIFIED:
+            topology, _ = network(size, 0, preset)
+            for seed in range(seeds):
+                for operators in OPERATORS:
+                    graph = generate.series_parallel(operators, seed=seed, sources=3, sinks=5)
+                    application = generate.application(graph, topology, seed=2000 + seed, units=preset)
+                    for feasible in (True, False):
+                        given = application if feasible else _too_large(application)
+                        begun = time.process_time()
+                        gap: float | None = None
+                        refused = ""
+                        try:
+                            gap = solve(Problem(topology, given), "optimal").gap
+                        except Unplaceable as error:
+                            refused = error.shortages[0].constraint if error.shortages else "route"
+                        yield {
+                            "preset": preset,
+                            "hosts": len(topology.hosts),
+                            "operators": operators,
+                            "seed": seed,
+                            "feasible": feasible,
+                            "gap": gap,
+                            "refused": refused,
+                            "processor_ms": (time.process_time() - begun) * 1e3,
+                        }
+
+
+def _too_large(application: Application) -> Application:
+    """Return the application with one operator that no host has the memory for."""
+    at = application.free[len(application.free) // 2]
+    operators = list(application.operators)
+    operators[at] = replace(operators[at], memory=1e15)
+    return Application(tuple(operators), application.streams)
+
+
+def certified(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Count proofs, bounds within 5 %, and refusals that name memory, by preset, operators and hosts."""
+    told = []
+    for key in dict.fromkeys((r["preset"], r["operators"], r["hosts"]) for r in found):
+        own = [r for r in found if (r["preset"], r["operators"], r["hosts"]) == key]
+        placed = [r for r in own if r["feasible"]]
+        impossible = [r for r in own if not r["feasible"]]
+        told.append(
+            {
+                "preset": key[0],
+                "operators": key[1],
+                "hosts": key[2],
+                "of": len(placed),
+                "certified": sum(r["gap"] is not None and r["gap"] <= 1e-9 for r in placed),
+                "within_5_percent": sum(r["gap"] is not None and r["gap"] <= _CLOSE for r in placed),
+                "processor_ms": common.middle([r["processor_ms"] for r in placed], 1),
+                "refused": sum(r["refused"] == "memory" for r in impossible),
+                "processor_ms_refused": common.middle([r["processor_ms"] for r in impossible], 1),
+            }
+        )
+    return told
+
+
+def show_certified(told: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print the counts of ``certified``."""
+    heads = ("units", "operators", "hosts", "certified", "within 5 %", "cpu ms", "refused", "cpu ms")
+    table = Table(*heads, title="optimal: proofs, and refusals of infeasible problems")
+    for row in told:
+        of = row["of"]
+        table.add_row(
+            row["preset"],
+            str(row["operators"]),
+            f"{row['hosts']:,}",
+            f"{row['certified']}/{of}",
+            f"{row['within_5_percent']}/{of}",
+            f"{row['processor_ms']:.0f}",
+            f"{row['refused']}/{of}",
+            f"{row['processor_ms_refused']:.0f}",
+        )
+    console.print(table)
 
 
 def _derive(application: Application) -> None:
@@ -255,7 +345,10 @@ def main() -> None:
     found = list(rows(sizes, options.presets.split(","), common.repeats_of(options), console))
     told = summary(found)
     show(told, console)
-    common.write_result(options.json, {"rows": found, "summary": told}, facts=known)
+    proofs = list(certificates(options.presets.split(","), 1 if options.quick else 5))
+    show_certified(certified(proofs), console)
+    result = {"rows": found, "summary": told, "certificates": proofs, "certified": certified(proofs)}
+    common.write_result(options.json, result, facts=known)
     if options.plot is not None:
         plot(found, options.plot)
 
