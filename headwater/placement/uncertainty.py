@@ -15,6 +15,9 @@ _LEAST = 1e-3
 """Least rate, as a share of the mean, whose logarithm is taken."""
 _PRIOR = 0.5
 """Weight of the belief that forecasts need no correction, as a sum of squared logarithms."""
+_MOST_KEPT = 1.2
+_Logs = Mapping[int, float]
+"""By source, the logarithm of a rate over the source's mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +36,9 @@ class ForecastRecord:
         """Return equally probable rates that may come, the newest errors first, at most ``MOST_SCENARIOS``.
 
         A forecast far from a source's mean is corrected towards it by the share that the past shows (for the last
-        value of independent rates: wholly). Each scenario has all sources' errors of one earlier step, since sources
-        often change together.
+        value of independent rates: wholly), and moved on by a share of its change since the forecast before it (for
+        rates that rise for hours: onwards; after peaks: back). Both shares are fitted by least squares over all
+        sources. Each scenario has all sources' errors of one earlier step, since sources often change together.
 
         >>> record = ForecastRecord()
         >>> [round(one[0]) for one in record.scenarios({0: 100.0})]
@@ -42,16 +46,32 @@ class ForecastRecord:
         """
         means = {s: _mean([one[s] for one in (*self.predicted, *self.actual)], rate) for s, rate in predicted.items()}
         before, after = ([_logs(one, means) for one in many] for many in (self.predicted, self.actual))
-        pairs = [(x[s], y[s]) for x, y in zip(before, after, strict=True) for s in means]
-        kept = (_PRIOR + math.fsum(x * y for x, y in pairs)) / (_PRIOR + math.fsum(x * x for x, _ in pairs))
-        kept = min(1.0, max(0.0, kept))
-        errors = [{s: y[s] - kept * x[s] for s in means} for x, y in zip(before, after, strict=True)]
+        changes = [{s: x[s] - last[s] for s in means} for last, x in zip(before[:1] + before[:-1], before, strict=True)]
+        kept, on = _shares(before, changes, after)
+        errors = [
+            {s: y[s] - kept * x[s] - on * change[s] for s in means}
+            for x, change, y in zip(before, changes, after, strict=True)
+        ]
         errors = errors[: -MOST_SCENARIOS - 1 : -1]
         missing = max(0, len(_ASSUMED) - len(errors))
         assumed = [math.log(_ASSUMED[n * len(_ASSUMED) // missing]) for n in range(missing)]
         errors += [dict.fromkeys(means, error) for error in assumed]
         now = _logs(predicted, means)
-        return [{s: means[s] * math.exp(kept * now[s] + error[s]) for s in means} for error in errors]
+        last = before[-1] if before else now
+        middle = {s: kept * now[s] + on * (now[s] - last[s]) for s in means}
+        return [{s: means[s] * math.exp(middle[s] + error[s]) for s in means} for error in errors]
+
+
+def _shares(before: Sequence[_Logs], changes: Sequence[_Logs], after: Sequence[_Logs]) -> tuple[float, float]:
+    """Return the shares of a forecast and of its change in the rate that came, by ridge regression."""
+    rows = [(x[s], change[s], y[s]) for x, change, y in zip(before, changes, after, strict=True) for s in x]
+    xx, xc, cc, xy, cy = (
+        math.fsum(row[n] * row[m] for row in rows) for n, m in ((0, 0), (0, 1), (1, 1), (0, 2), (1, 2))
+    )
+    xx, cc, xy = xx + _PRIOR, cc + _PRIOR, xy + _PRIOR
+    whole = xx * cc - xc * xc
+    kept, on = (xy * cc - cy * xc) / whole, (cy * xx - xy * xc) / whole
+    return min(_MOST_KEPT, max(0.0, kept)), min(1.0, max(-1.0, on))
 
 
 def _mean(rates: Sequence[float], otherwise: float) -> float:
