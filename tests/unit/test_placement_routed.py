@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
@@ -39,7 +40,7 @@ def test_routes_are_the_quickest_over_links_that_lead_there() -> None:
                 assert network.latencies_from(a)[b] == pytest.approx(seconds.get(b, math.inf))
                 if route:
                     assert route[0][0] == a and route[-1][1] == b
-                    assert all(one[1] == other[0] for one, other in zip(route, route[1:], strict=False))
+                    assert all(one[1] == other[0] for one, other in pairwise(route))
                     assert sum(links[link].latency for link in route) == pytest.approx(seconds[b])
 
 
