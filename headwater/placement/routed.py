@@ -29,7 +29,7 @@ class DirectedLink:
 
 @dataclass(frozen=True, eq=False)
 class Routed:
-    """Zones, numbered from 0 to ``zones`` − 1, and their links. Of routes of equal latency, the one with fewest links."""
+    """Zones, numbered from 0 to ``zones`` − 1, and their links; of equally quick routes, the one with fewest links."""
 
     zones: int
     links: Mapping[Link, DirectedLink]
