@@ -160,7 +160,10 @@ class Pool:
         return Dataflow(self.name, tuple(found.values()), self.locations)
 
     def deployment(self, continuum: Continuum, running: DeploymentPlan | None = None) -> Deployment:
-        """Place the shared dataflow: running operators keep their place and cuts; see ``_layers_for``."""
+        """Place the shared dataflow: running operators keep their place and cuts; see ``_layers_for``.
+
+        An operator whose layer is no longer in the continuum is placed anew.
+        """
         wanted: dict[str, str] = {}
         for one in self.submissions:
             own = marked_layers(one.runs, continuum)
@@ -168,8 +171,13 @@ class Pool:
                 wanted[shared] = min(wanted.get(shared, own[id_]), own[id_], key=continuum.layer_index)
         if running is None:
             return in_layers(self.dataflow, continuum, wanted)
-        layers = self._layers_for(running.layers, wanted, continuum)
-        at = {x: self._layers_for({**running.layers, **own}, wanted, continuum) for x, own in running.layers_at.items()}
+        there = {layer.name for layer in continuum.layers}
+        now = {o: layer for o, layer in running.layers.items() if layer in there}
+        layers = self._layers_for(now, wanted, continuum)
+        at = {
+            x: self._layers_for(now | {o: layer for o, layer in own.items() if layer in there}, wanted, continuum)
+            for x, own in running.layers_at.items()
+        }
         edges = {(p, o.id) for o in self.dataflow.operators for p in o.inputs}
         kept = frozenset(e for e in _cuts(running) & edges if layers[e[0]] == layers[e[1]])
         fresh = in_layers(self.dataflow, continuum, layers, at=at, cuts=kept)

@@ -43,7 +43,8 @@ def ways(
 ) -> tuple[Way, ...]:
     """Return the ways in which a dataflow can join a pool; without measurements the first one is best.
 
-    A dataflow of the pool is replaced by this version of it.
+    A dataflow of the pool is replaced by this version of it. Ways that the running units cannot take are left out,
+    unless there is no other.
     """
     used = frozenset(used)
 
@@ -66,20 +67,36 @@ def ways(
             deployment = replace(plan.deployment, cuts=plan.deployment.cuts | taps)
             words = f"{how}, separate queries" if how else "separate queries"
             found.append(Way(words, after, build(after.dataflow, continuum, deployment, pooled=True)))
-    return tuple(found)
+    return tuple(way for way in found if _follows(running, way.plan)) or tuple(found)
 
 
 def put_together(pool: Pool, continuum: Continuum, running: DeploymentPlan | None) -> DeploymentPlan:
-    """Plan a pool so that running units keep their cuts, unless that needs too many queries."""
+    """Plan a pool so that running units keep their cuts, unless that needs too many queries.
+
+    New operators are cut off where a running unit cannot take them: no state but a scan's begins beside other state.
+    """
     plan = build(pool.dataflow, continuum, pool.deployment(continuum, running), pooled=True)
+    if not _follows(running, plan):
+        plan = _cut_off(plan, running) or plan
     less = whole(pool, continuum, running)
-    if len(plan.units) - len(less.units) < FRAGMENTED * len(plan.units):
-        return plan
+    fragmented = len(plan.units) - len(less.units) >= FRAGMENTED * len(plan.units)
+    return less if fragmented and _follows(running, less) else plan
+
+
+def _follows(running: DeploymentPlan | None, plan: DeploymentPlan) -> bool:
+    """Return whether a plan can take the place of the running one."""
     try:
-        diff(running, less)
-    except ErrorList:  # defragmentation is optional
-        return plan
-    return less
+        diff(running, plan)
+    except ErrorList:
+        return False
+    return True
+
+
+def _cut_off(plan: DeploymentPlan, running: DeploymentPlan | None) -> DeploymentPlan | None:
+    """Return a plan with units of their own for the new operators; None if there is none that can follow."""
+    deployment = replace(plan.deployment, cuts=plan.deployment.cuts | _taps(plan, running))
+    apart = build(plan.dataflow, plan.continuum, deployment, pooled=True)
+    return apart if _follows(running, apart) else None
 
 
 def whole(pool: Pool, continuum: Continuum, running: DeploymentPlan | None) -> DeploymentPlan:
