@@ -158,10 +158,8 @@ def plan_submission(
             pool = _updated(store, dataflow.name, owner)
         else:
             _check_name(store, dataflow.name)
-        before = store.pool(pool) or Pool(pool, dataflow.locations)
+        before = store.pool(pool) or Pool(pool)
         version, running = _stands(store, pool)
-        if not before.submissions:
-            before = Pool(pool, dataflow.locations)
         found = ways(before, dataflow, owner, continuum, running, used=store.names_used(pool))
         facts = _facts(store, pool, running)
         way = cheapest(found, facts)

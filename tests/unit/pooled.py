@@ -21,6 +21,7 @@ from headwater.core.errors import HeadwaterError
 from headwater.core.requirement import Requirement
 from headwater.dataflow import operators as ops
 from headwater.dataflow.graph import Dataflow, own_content
+from headwater.dataflow.sinks import MemorySink, Sink
 from headwater.dataflow.stream import Stream
 from headwater.plan import edit
 from headwater.plan.build import build
@@ -30,7 +31,7 @@ from headwater.reuse.normal import normalized
 from headwater.sql.conditions import implied, parts_of
 
 SCHEMA = "id bigint, ts timestamp, k string, v double"
-FOLDED = "id bigint, ts timestamp, k string, v double"
+PLACES = ["L1", "L2", "L3"]
 HOLDER = "test:1"
 
 
@@ -63,7 +64,15 @@ def scientific() -> Mapping[str, Dataflow]:
 def made_up(seed: int, count: int = 10) -> Mapping[str, Dataflow]:
     """Draw dataflows over few tasks, so that they overlap; branches part and meet again."""
     drawn = random.Random(seed)
-    return {f"f{number}": _drawn(drawn, f"f{number}") for number in range(count)}
+    return {f"f{number}": _drawn(drawn, f"f{number}", [LOCATION]) for number in range(count)}
+
+
+@cache
+def at_places(seed: int, count: int = 10) -> Mapping[str, Dataflow]:
+    """Draw such dataflows, each for some of three locations."""
+    drawn = random.Random(seed)
+    names = {f"f{number}": drawn.sample(PLACES, drawn.randint(1, 3)) for number in range(count)}
+    return {name: _drawn(drawn, name, places) for name, places in names.items()}
 
 
 def _of_graph(graph: Graph) -> Dataflow:
@@ -88,9 +97,10 @@ def _of_graph(graph: Graph) -> Dataflow:
     return builder.build()
 
 
-def _drawn(drawn: random.Random, name: str) -> Dataflow:
-    builder = hw.flow(name, locations=[LOCATION])
-    read = builder.read.json(f"/in/{drawn.randrange(2)}", SCHEMA).with_watermark("ts", "2 seconds")
+def _drawn(drawn: random.Random, name: str, places: list[str]) -> Dataflow:
+    builder = hw.flow(name, locations=places)
+    path = f"/in/{{location}}/{drawn.randrange(2)}"
+    read = builder.read.json(path, SCHEMA, location_as="site").with_watermark("ts", "2 seconds")
     streams = [read]
     for _ in range(drawn.randint(1, 7)):
         stream = drawn.choice(streams[-3:])
@@ -118,13 +128,15 @@ def _end_the_rest(builder: Any, streams: list[Stream], name: str) -> None:
 def _task(stream: Stream, text: str) -> Stream:
     """Return one task over rows of ``SCHEMA``; equal texts give equal tasks."""
     number = random.Random(text).randrange(6)
+    located = "site" in stream.columns
+    schema, keys = (f"{SCHEMA}, site string", ["site", "k"]) if located else (SCHEMA, ["k"])
     makers: list[Callable[[], Stream]] = [
         lambda: stream.where(f"v > {number - 3}"),
         lambda: stream.where(f"v > {number - 3} AND k = 'k1'"),
-        lambda: stream.select("id", "ts", "k", f"v * {number + 2} AS v"),
-        lambda: stream.scan(adding, FOLDED, keys="k", order_by=["ts", "id"], initial=float(number)),
-        lambda: stream.scan(keeping_highest, FOLDED, keys="k", order_by=["ts", "id"], initial=float(number)),
-        lambda: stream.drop_duplicates("k", "id"),
+        lambda: stream.with_columns(v=f"v * {number + 2}"),
+        lambda: stream.scan(adding, schema, keys=keys, order_by=["ts", "id"], initial=float(number)),
+        lambda: stream.scan(keeping_highest, schema, keys=keys, order_by=["ts", "id"], initial=float(number)),
+        lambda: stream.drop_duplicates(*keys, "id"),
     ]
     return random.Random(f"{text} kind").choice(makers)()
 
@@ -132,8 +144,13 @@ def _task(stream: Stream, text: str) -> Stream:
 # ---------------------------------------------------------------- continua
 
 
-def continuum(drawn: random.Random) -> Continuum:
-    """Draw a continuum of an edge and a cloud zone, perhaps with a site between them: hosts come and go."""
+ZONES = ([PLACES], [["L1"], ["L2", "L3"]], [["L1"], ["L2"], ["L3"]])
+"""Divisions of the places among zones."""
+
+
+def continuum(drawn: random.Random, zones: list[list[str]]) -> Continuum:
+    """Draw a continuum of edge zones and a cloud zone, perhaps with a site between them: hosts come and go."""
+
     def hosts(zone: str) -> str:
         names = drawn.sample([f"{zone}{n}" for n in range(4)], drawn.randint(1, 3))
         return "{" + ", ".join(f"{n}: {{n_cpu: {drawn.choice([1, 2, 8])}, memory: 8GiB}}" for n in names) + "}"
@@ -145,7 +162,10 @@ def continuum(drawn: random.Random) -> Continuum:
         "zones:",
         f"  C: {{layer: cloud, hosts: {hosts('c')}}}",
         f"  S: {{layer: site, parent: C, hosts: {hosts('s')}}}" if site else "",
-        f"  E: {{layer: edge, parent: {'S' if site else 'C'}, locations: [{LOCATION}], hosts: {hosts('e')}}}",
+    ]
+    lines += [
+        f"  E{n}: {{layer: edge, parent: {'S' if site else 'C'}, locations: [{', '.join(own)}], hosts: {hosts(f'e{n}')}}}"
+        for n, own in enumerate(zones)
     ]
     return Continuum.from_text("\n".join(lines))
 
@@ -158,7 +178,9 @@ class PoolHistory:
 
     def __init__(self, store: Store, flows: Mapping[str, Dataflow], seed: int) -> None:
         self._store, self._flows, self._drawn = store, flows, random.Random(seed)
-        self._continuum = continuum(self._drawn)
+        several = any(LOCATION not in flow.locations for flow in flows.values())
+        self._zones = self._drawn.choice(ZONES) if several else [[LOCATION]]
+        self._continuum = continuum(self._drawn, self._zones)
         self.there: dict[str, Dataflow] = {}
         self.done: Counter[str] = Counter()
 
@@ -176,7 +198,7 @@ class PoolHistory:
     def _step(self) -> None:
         away = sorted(set(self._flows) - set(self.there))
         if self._drawn.random() < 0.25:
-            self._continuum = continuum(self._drawn)
+            self._continuum = continuum(self._drawn, self._zones)
             self.done["continuum"] += 1
         choice = self._drawn.random()
         if away and (choice < 0.5 or not self.there):
@@ -271,6 +293,23 @@ class PoolHistory:
             for sink in flow.sinks:
                 alone, shared = flow_to(flow, sink.id), flow_to(pool.dataflow, pool[name].sinks[sink.id])
                 assert meaning(shared) == meaning(alone), (name, sink.id)
+                self._check_places(plan, pool[name].sinks[sink.id], set(flow.locations))
+
+
+    def _check_places(self, plan: DeploymentPlan, sink: str, wanted: set[str]) -> None:
+        """Check that a sink gets the rows of its locations, and of these only."""
+        flow, placement = plan.dataflow, plan.deployment.placement
+        assert placement.of(sink).keys() == wanted
+        todo = [sink]
+        while todo:
+            id_ = todo.pop()
+            todo += flow[id_].inputs
+            there = placement.of(id_).keys()
+            assert there >= wanted
+            if there != wanted:
+                self.done["across"] += 1
+                before = flow_to(flow, id_)
+                assert flow.types[id_].located_by and not any(o.stateful for o in before.operators)
 
 
 def flow_to(flow: Dataflow, sink: str) -> Dataflow:
@@ -282,6 +321,8 @@ def flow_to(flow: Dataflow, sink: str) -> Dataflow:
             needed.add(id_)
             todo += flow[id_].inputs
     kept = [replace(o, layer=None, requires=Requirement()) for o in flow.operators if o.id in needed]
+    if not isinstance(flow[sink], Sink):
+        kept.append(MemorySink(id="end", inputs=(sink,)))
     return normalized(replace(flow, operators=tuple(kept)))
 
 

@@ -215,7 +215,7 @@ def test_columns_are_served_by_more_of_them() -> None:
 
 
 def pool_of(*dataflows: Dataflow) -> Pool:
-    pool = Pool("commons", ("here",))
+    pool = Pool("commons")
     for one in dataflows:
         pool = pool.submit(one, "team")
         pool.check()
