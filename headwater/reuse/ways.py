@@ -6,9 +6,10 @@ unit may be another output of that query, or be cut there and read by a separate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from headwater.adapt.calibrate import narrowed
 from headwater.adapt.model import Facts, predict
 from headwater.continuum.model import Continuum
 from headwater.core.errors import ErrorList
@@ -132,7 +133,7 @@ def costs(found: Sequence[Way], facts: Facts | None) -> dict[str, float]:
     """Predict the cores of each way; empty without facts."""
     if facts is None:
         return {}
-    return {way.how: sum(predict(way.plan, facts).load.values()) for way in found}
+    return {way.how: sum(_load(way, facts).values()) for way in found}
 
 
 def cheapest(found: Sequence[Way], facts: Facts | None) -> Way:
@@ -141,11 +142,17 @@ def cheapest(found: Sequence[Way], facts: Facts | None) -> Way:
         return found[0]
 
     def cost(way: Way) -> tuple[float, float]:
-        load = predict(way.plan, facts).load
+        load = _load(way, facts)
         over = sum(max(0.0, cores - facts.cores.get(host, cores)) for host, cores in load.items())
         return round(over, 3), round(sum(load.values()), 3)
 
     return min(found, key=cost)
+
+
+def _load(way: Way, facts: Facts) -> Mapping[tuple[str, str], float]:
+    """Predict the cores of each host; an update ends operators that are among the facts."""
+    known = replace(facts, profile=narrowed(facts.profile, way.plan.dataflow))
+    return predict(way.plan, known).load
 
 
 def _taps(plan: DeploymentPlan, running: DeploymentPlan | None) -> frozenset[Edge]:

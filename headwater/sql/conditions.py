@@ -1,8 +1,8 @@
 """Parts of conditions, and implication between them. Pure.
 
 A condition is the set of the parts joined by AND. It holds if all of them are true, so their order is irrelevant.
-Implication is known for comparisons of one expression with constants, exactly as Spark compares them; any other
-part implies only itself.
+Implication is known for comparisons of one expression with constants, exactly as Spark compares them, for prefixes of
+strings, and for parts joined by OR; any other part implies only itself.
 
 Spark compares two types in a common one. Where this rounds the values of the expression, as double does those of
 bigint, the comparison is *rounded*: it says less of the values than an exact one.
@@ -10,11 +10,13 @@ bigint, the comparison is *rounded*: it says less of the values than an exact on
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import struct
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from headwater.sql.inference import Inference
@@ -27,8 +29,13 @@ Value = Decimal | str
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 _COMPARE: dict[str, Callable[[Value, Value], bool]] = {
     "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
-    "=": operator.eq, "!=": operator.ne,
+    "=": operator.eq, "!=": operator.ne, "starts": lambda value, prefix: str(value).startswith(str(prefix)),
 }  # fmt: skip
+_PREFIX = re.compile(r"([^%_\\]+)%\Z")
+"""A pattern of LIKE that only asks for a prefix."""
+_TIME = re.compile(r"(?:DATE|TIMESTAMP(?:_NTZ|_LTZ)?) '(\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?)?)'\Z")
+_TIMES = frozenset(["date", "timestamp", "timestamp_ntz"])
+_WHOLE = frozenset(["tinyint", "smallint", "int", "bigint"])
 _NUMBER = re.compile(r"(-?[0-9.]+(?:[eE][+-]?[0-9]+)?)[A-Za-z]*\Z")
 _NUMERIC = frozenset(["tinyint", "smallint", "int", "bigint", "float", "double"])
 _REAL = frozenset(["float", "double"])
@@ -44,6 +51,7 @@ class Conjunct:
     """One part of a condition, by its canonical text.
 
     ``subject`` is compared by ``comparison`` with ``values``, any of which may match; '' if only the text is known.
+    ``starts`` is the comparison with a prefix. ``options``: of parts joined by OR, the parts of each.
     ``rounded``: the type in which the subject's values are rounded and compared; '' for an exact comparison.
     """
 
@@ -52,6 +60,7 @@ class Conjunct:
     comparison: str = ""
     values: tuple[Value, ...] = ()
     rounded: str = ""
+    options: tuple[tuple[Conjunct, ...], ...] = ()
 
     def implies(self, other: Conjunct) -> bool:
         """Return whether the other part is true wherever this one is."""
@@ -90,7 +99,44 @@ def canonical(condition: str, schema: Schema) -> str:
 
 def implied(part: Conjunct, by: Collection[Conjunct]) -> bool:
     """Return whether a part is true wherever all others are."""
-    return any(one.implies(part) for one in by)
+    if _follows_from(part, by):
+        return True
+    return any(
+        all(_follows_from(part, [*(p for p in by if p is not one), *option]) for option in options)
+        for one in by
+        if (options := _options(one))
+    )
+
+
+def _options(part: Conjunct) -> tuple[tuple[Conjunct, ...], ...]:
+    """Return the options of a part, one of which is true where it is."""
+    if part.comparison == "=" and len(part.values) > 1:
+        return tuple((replace(part, text="", values=(value,)),) for value in part.values)
+    return part.options
+
+
+def _follows_from(part: Conjunct, by: Collection[Conjunct]) -> bool:
+    """Return whether a part follows from others, the options of which are not looked at."""
+    if any(one.implies(part) for one in (*by, *_together(by))):
+        return True
+    return any(all(_follows_from(p, by) for p in option) for option in part.options)
+
+
+def _together(parts: Collection[Conjunct]) -> Iterator[Conjunct]:
+    """Yield what several parts say of one subject: the values that all of them allow."""
+    for one in parts:
+        others = [p for p in parts if p is not one and p.values and p.subject == one.subject and p.rounded == one.rounded]
+        if one.comparison == "=":
+            left = [v for v in one.values if all(any(_holds(p.comparison, v, w) for w in p.values) for p in others)]
+            if left and len(left) < len(one.values):
+                yield replace(one, text="", values=tuple(left))
+        elif one.comparison == ">=" and any(p.comparison == "<=" and p.values == one.values for p in others):
+            yield replace(one, text="", comparison="=")
+
+
+def _holds(comparison: str, value: Value, other: Value) -> bool:
+    """Return whether a comparison of two constants is true; True for constants of two kinds."""
+    return type(value) is not type(other) or _COMPARE[comparison](value, other)
 
 
 def _joined(node: SyntaxNode) -> Iterator[SyntaxNode]:
@@ -121,23 +167,58 @@ def _parts(node: SyntaxNode, schema: Schema) -> Iterator[Conjunct]:
         case PredicateCall("IN", False, subject, others) if all(isinstance(o, Literal) for o in others):
             values = tuple(o for o in others if isinstance(o, Literal))
             yield _comparison(walk(node)[0], walk(subject), "=", values)
+        case PredicateCall("LIKE", False, subject, (Literal() as pattern,), None):
+            yield _prefix(walk(node)[0], walk(subject), _PREFIX.match(str(pattern.value)))
+        case Binary("OR"):
+            sides = [tuple(p for one in _joined(side) for p in _parts(one, schema)) for side in _sides(node)]
+            yield Conjunct(walk(node)[0], options=tuple(sides))
         case PredicateCall("IS NULL", True, subject, ()):
             yield Conjunct(walk(node)[0], walk(subject)[0], "is there")
         case _:
             yield Conjunct(walk(node)[0])
 
 
+def _sides(node: SyntaxNode) -> list[SyntaxNode]:
+    """Return the conditions joined by OR."""
+    found, todo = list[SyntaxNode](), [node]
+    while todo:
+        match todo.pop():
+            case Binary("OR", left, right):
+                todo += [right, left]
+            case one:
+                found.append(one)
+    return found
+
+
+def _prefix(text: str, subject: tuple[str, DataType], match: re.Match[str] | None) -> Conjunct:
+    if match is None or subject[1].text != "string":
+        return Conjunct(text)
+    return Conjunct(text, subject[0], "starts", (match.group(1),))
+
+
 def _comparison(text: str, subject: tuple[str, DataType], sign: str, literals: Collection[Literal]) -> Conjunct:
     rounded = _rounded(subject[1], [one.type for one in literals])
     values = [None if rounded is None else _value(one, subject[1], rounded) for one in literals]
     known = [v for v in values if v is not None]
-    return Conjunct(text, subject[0], sign, tuple(known) if len(known) == len(values) else (), rounded or "")
+    if len(known) < len(values):
+        return Conjunct(text, subject[0], sign, (), rounded or "")
+    whole = subject[1].text in _WHOLE and not rounded and len(known) == 1 and Decimal(known[0]).is_finite()
+    if whole and sign in _TO_WHOLE:
+        sign, known = _TO_WHOLE[sign][0], [Decimal(_TO_WHOLE[sign][1](Decimal(known[0])))]
+    return Conjunct(text, subject[0], sign, tuple(known), rounded or "")
+
+
+_TO_WHOLE: dict[str, tuple[str, Callable[[Decimal], int]]] = {
+    ">": (">=", lambda bound: math.floor(bound) + 1), ">=": (">=", math.ceil),
+    "<": ("<=", lambda bound: math.ceil(bound) - 1), "<=": ("<=", math.floor),
+}  # fmt: skip
+"""Comparisons of whole numbers, by the next whole number."""
 
 
 def _rounded(type_: DataType, of_literals: Collection[DataType]) -> str | None:
     """Return the type in which a comparison rounds values of a type; '' where it rounds none, None where unknown."""
     kinds = {literal.text for literal in of_literals}
-    if kinds == {"string"} and type_.text == "string":
+    if (kinds == {"string"} and type_.text == "string") or (kinds <= _TIMES and type_.text in _TIMES):
         return ""
     if not all(_is_number(one) for one in (type_, *of_literals)):
         return None
@@ -164,6 +245,8 @@ def _value(literal: Literal, type_: DataType, rounded: str) -> Value | None:
     """Return a constant as Spark compares it with a column of a type; None if that is not known."""
     if literal.type.text == "string":
         return None if literal.value is None else str(literal.value)
+    if literal.type.text in _TIMES:
+        return _microseconds(literal.text)
     match = _NUMBER.match(literal.text)
     if match is None:
         return None
@@ -177,6 +260,18 @@ def _value(literal: Literal, type_: DataType, rounded: str) -> Value | None:
         return None  # compared as float or as double, by Spark's settings
     as_double = type_.text in _REAL or literal.type.text == "double" or rounded == "double"
     return _double(found) if as_double else found
+
+
+def _microseconds(text: str) -> Value | None:
+    """Return a date or time as Spark compares it, all of them in UTC; None for other ways of writing it."""
+    match = _TIME.match(text)
+    if match is None:
+        return None
+    try:
+        at = datetime.fromisoformat(match.group(1)).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return Decimal((at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
 
 
 def _double(value: Value) -> Value:
@@ -198,4 +293,12 @@ def _follows(mine: str, bound: Value, other: str, limit: Value) -> bool:
             return _COMPARE[">" if mine == ">=" else "<"](bound, limit)
         case ("!=", "!="):
             return bound == limit
+        case ("starts", "starts"):
+            return str(bound).startswith(str(limit))
+        case ("starts", ">" | ">="):
+            return _COMPARE[other](bound, limit)
+        case ("starts", "<" | "<="):
+            return bound < limit and not str(limit).startswith(str(bound))  # type: ignore[operator]
+        case ("starts", "!="):
+            return not str(limit).startswith(str(bound))
     return False

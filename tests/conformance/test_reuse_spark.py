@@ -72,6 +72,60 @@ def test_a_condition_follows_as_spark_compares(endpoint: LocalEndpoint) -> None:
         assert follows > 1000
 
 
+PLAIN = {
+    "n": [None, -3, -1, 0, 1, 2, 3, 4, 2147483647],
+    "b": [None, 0, 3, 9007199254740992, 9007199254740993],
+    "v": [None, "NaN", "-Infinity", "-0.0", "0", "0.5", "2", "3", "9007199254740992"],
+    "s": [None, "", "a", "A", "ab", "abc", "ab\ncd", "b", "ä", "\U0001f600", "a%"],
+    "d": [None, "1969-12-31", "2024-02-29", "2024-03-01", "9999-12-31"],
+    "t": [None, "1969-12-31 23:59:59.999999", "2024-02-29 00:00:00", "2024-02-29 00:00:00.000001", "2024-03-01 12:00:00"],
+}
+PLAIN_TYPES = {"n": "int", "b": "bigint", "v": "double", "s": "string", "d": "date", "t": "timestamp"}
+CONSTANTS = {
+    "n": ["-1", "0", "1", "2", "3", "2.5", "3D"],
+    "b": ["0", "3", "9007199254740993", "9007199254740992D"],
+    "v": ["0", "0.5D", "2", "3", "-2"],
+    "s": ["''", "'a'", "'ab'", "'b'", "'ä'"],
+    "d": ["DATE '2024-02-29'", "DATE '2024-03-01'", "TIMESTAMP '2024-02-29 12:00:00'"],
+    "t": ["DATE '2024-02-29'", "TIMESTAMP '2024-02-29 00:00:00.000001'", "TIMESTAMP '2024-03-01 12:00:00'"],
+}
+
+
+def drawn_condition(drawn: random.Random, depth: int = 2) -> str:
+    """Draw a condition of comparisons, lists, ranges, prefixes, AND and OR over ``PLAIN``'s columns."""
+    if depth and drawn.random() < 0.55:
+        parts = [drawn_condition(drawn, depth - 1) for _ in range(drawn.randint(2, 3))]
+        return "(" + f" {drawn.choice(['AND', 'OR'])} ".join(parts) + ")"
+    name = drawn.choice(["n", "v", "s", "s", *PLAIN])
+    one, other = drawn.choices(CONSTANTS[name], k=2)
+    forms = [f"{name} {sign} {one}" for sign in ("<", "<=", ">", ">=", "=", "!=")]
+    forms += [f"{name} IN ({one}, {other})", f"{name} BETWEEN {one} AND {other}", f"{name} IS NOT NULL"]
+    if name == "s":
+        forms += [f"s LIKE '{prefix}%'" for prefix in ("a", "ab", "ä", "a_", "abc")] * 2
+    return drawn.choice(forms)
+
+
+def test_drawn_conditions_follow_as_spark_evaluates_them(endpoint: LocalEndpoint) -> None:
+    drawn = random.Random(29)
+    rows = [{name: drawn.choice(of) for name, of in PLAIN.items()} for _ in range(600)]
+    casts = [f"CAST({name} AS {type_}) AS {name}" for name, type_ in PLAIN_TYPES.items()]
+    texts = [{name: None if value is None else str(value) for name, value in row.items()} for row in rows]
+    table = endpoint.session().createDataFrame(texts, ", ".join(f"{name} string" for name in PLAIN)).selectExpr(*casts)
+    schema = Schema.parse(", ".join(f"{name} {type_}" for name, type_ in PLAIN_TYPES.items()))
+    conditions = list(dict.fromkeys(drawn_condition(drawn) for _ in range(700)))
+    columns = [f"coalesce({text}, false) AS c{n}" for n, text in enumerate(conditions)]
+    found = table.selectExpr(*columns).toArrow()
+    held = [np.array(found.column(n)) for n in range(len(conditions))]
+    parts = [parts_of(text, schema) for text in conditions]
+    follows = 0
+    for one, mine in enumerate(parts):
+        for other, wanted in enumerate(parts):
+            if one != other and all(implied(part, mine) for part in wanted):
+                follows += 1
+                assert not np.any(held[one] & ~held[other]), f"{conditions[one]} implies {conditions[other]}"
+    assert follows > 1000
+
+
 def condition(drawn: random.Random, numbers: list[str], words: list[str]) -> str:
     """Draw a condition over columns of numbers and of words."""
     number, value = drawn.choice(numbers), drawn.choice([-2, -1, 0, 0.5, 1, 2])

@@ -18,7 +18,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
 from headwater.plan.build import build, in_layers
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.profile import Profile
+from headwater.plan.profile import OperatorProfile, Profile
 from headwater.reuse.commons import Commons, OperatorShape
 from headwater.reuse.contain import served
 from headwater.reuse.normal import normalized
@@ -28,7 +28,9 @@ from headwater.sql.conditions import canonical, implied, parts_of
 from headwater.sql.schema import Schema
 
 SCHEMA = "id int, ts timestamp, k string, v double, n int"
-TYPES = Schema.parse("v double, n int, s string, d decimal(5,2), b bigint, f float, w decimal(38,18)")
+TYPES = Schema.parse(
+    "v double, n int, s string, d decimal(5,2), b bigint, f float, w decimal(38,18), day date, at timestamp"
+)
 TWO = Continuum.from_text("""
 name: two
 layers: [edge, cloud]
@@ -64,6 +66,11 @@ def test_the_order_of_and_says_nothing() -> None:
         ("n = 3", "n IN (3, 5)"), ("s = 'a'", "s IS NOT NULL"), ("d > 1.05", "d > 1"), ("n > 3", "n != 3"),
         ("n != 3", "n <> 3"), ("v < 1 AND n = 2", "n < 5 AND v < 2"), ("upper(s) = 'A'", "upper(s) >= 'A'"),
         ("b > 9007199254740993", "b >= 9007199254740992D"), ("b IN (1, 2)", "b < 3D"), ("n > 5", "n > 4.5D"),
+        ("s LIKE 'abc%'", "s LIKE 'ab%'"), ("s = 'abc'", "s LIKE 'ab%'"), ("s LIKE 'b%'", "s > 'a' AND s < 'c'"),
+        ("day > DATE '2024-01-02'", "day >= DATE '2024-01-02'"), ("n > 2 AND n < 4", "n = 3"), ("n > 2", "n >= 3"),
+        ("at = TIMESTAMP '2024-01-02 00:00:00.5'", "at > DATE '2024-01-02'"), ("n IN (1, 9) AND n < 5", "n IN (1, 2)"),
+        ("n = 1 OR n = 2", "n < 3"), ("n = 1", "v > 3 OR n = 1"), ("n IN (1, 2)", "n = 2 OR n = 1"),
+        ("(v > 3 OR v < -3) AND n = 1", "n < 2 AND (v > 2 OR v < -2)"),
         ("f > 0.5F", "f > 0.25"), ("d >= 1.05", "d > 1D"), ("b >= 2D", "b > 1D"), ("f > 16777216", "f > 3"),
     ],
 )  # fmt: skip
@@ -77,6 +84,10 @@ def test_one_condition_follows_from_another(one: str, other: str) -> None:
         ("v > 5", "v > 10"), ("v >= 5", "v > 5"), ("v > 5 OR n = 1", "v > 4"), ("n > '3'", "n > '2'"),
         ("n >= 3", "n != 3"), ("v > 5", "n > 5"), ("v IS NOT NULL", "v > 1"), ("n IN (1, 9)", "n > 2"),
         ("n NOT IN (1)", "n IN (1, 2)"), ("abs(v) > 5", "v > 5"), ("n = 3 OR n IS NULL", "n IS NOT NULL"),
+        ("s LIKE 'ab%'", "s LIKE 'abc%'"), ("s LIKE 'b%'", "s > 'b'"), ("s LIKE 'a_%'", "s LIKE 'a%'"),
+        ("v > 2 AND v < 4", "v = 3"), ("v > 2", "v >= 3"),
+        ("at > TIMESTAMP '2024-01-02 01:00:00+05:00'", "at > TIMESTAMP '2024-01-02 00:00:00'"),
+        ("day > '2024-01-02'", "day > '2024-01-01'"), ("n = 1 OR v > 3", "v > 2"), ("n = 1 OR n = 9", "n = 1 OR n = 8"),
         ("b >= 9007199254740993", "b > 9007199254740992D"), ("b > 9007199254740992D", "b > 9007199254740991"),
         ("b != 9007199254740993", "b != 9007199254740992D"), ("f > 0.1D", "f > 0.1F"), ("f > 0.1", "f > 0.1F"),
         ("w > 1.00000000000000000000000002", "w > 1.00000000000000000000000001"), ("b > 16777217F", "b > 16777216"),
@@ -315,6 +326,10 @@ def test_the_way_that_costs_least_is_taken() -> None:
     assert predicted["separate queries"] > predicted["outputs of running queries"]
     assert cheapest(found, dear) is found[0]
     assert cheapest(found[1:], dear).how == "filters and projections of its own"
+    measured = {o: OperatorProfile(cpu_s=9e-6) for o in pool.dataflow.order}
+    known = Facts(profile=Profile(dataflow="commons", operators=measured, rates=rates.rates), costs=Costs())
+    other = flow("a", lambda r: r.where("v < 0").write.memory("out"))
+    assert cheapest(ways(pool, other, "team", TWO, running), known), "an update ends operators that were measured"
 
 
 # ---------------------------------------------------------------- the model alone
