@@ -232,9 +232,18 @@ class MemberOutline:
 
     name: str
     owner: str
+    locations: tuple[str, ...]
     operators: int
     shared: int
     sinks: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonPart:
+    """Operators that the same dataflows share, by their names in the pool, inputs first."""
+
+    dataflows: tuple[str, ...]
+    operators: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,11 +254,17 @@ class PoolOutline:
     locations: tuple[str, ...]
     operators: int
     dataflows: tuple[MemberOutline, ...]
+    common: tuple[CommonPart, ...]
 
 
 def pool_outline(pool: Pool) -> PoolOutline:
     """Return the outline of a pool."""
+    parts: dict[tuple[str, ...], list[str]] = {}
+    for shared in pool.dataflow.order if pool.submissions else ():
+        if len(pool.users[shared]) > 1:
+            parts.setdefault(pool.users[shared], []).append(shared)
     return PoolOutline(
+        common=tuple(CommonPart(dataflows=users, operators=tuple(own)) for users, own in parts.items()),
         pool=pool.name,
         locations=tuple(pool.locations),
         operators=len(pool.users),
@@ -257,6 +272,7 @@ def pool_outline(pool: Pool) -> PoolOutline:
             MemberOutline(
                 name=one.name,
                 owner=one.owner,
+                locations=one.runs.locations,
                 operators=len(set(one.ids.values())),
                 shared=sum(len(pool.users[i]) > 1 for i in set(one.ids.values())),
                 sinks=one.sinks,

@@ -47,9 +47,13 @@ def test_dataflows_come_are_seen_and_go() -> None:
         code, out, _ = invoke("shared", "--json")
         (pool,) = json.loads(out)
         assert [(d["name"], d["owner"]) for d in pool["dataflows"]] == [("one", "team-a"), ("two", "team-b")]
-        assert pool["dataflows"][1]["sinks"] == {"out": "two.out"}
+        assert pool["dataflows"][1]["sinks"] == {"out": "two.out"} and pool["dataflows"][1]["locations"] == ["L1"]
+        (common,) = pool["common"]
+        assert common["dataflows"] == ["one", "two"] and "two.out" not in common["operators"]
+        assert len(common["operators"]) == pool["dataflows"][1]["shared"]
         code, out, _ = invoke("shared")
         assert code == 0 and "commons: 2 dataflows" in out and "team-b" in out
+        assert [line.split()[:2] for line in out.splitlines() if "one.files" in line] == [["●", "●"]], out
         code, out, err = invoke("remove", "one", "--owner", "team-b")
         assert code == 6 and "headwater owner team-a --grant remove --to team-b" in err
         code, _, err = invoke("remove", "one", "--owner", "team-a", "--wait")
