@@ -112,18 +112,19 @@ def fingerprint(function: Callable[..., Any]) -> str:
     change the hash; byte code otherwise (a REPL).
     """
     digest = hashlib.sha256()
-    for part in _parts(function, seen=set()):
+    for part in _parts(function, seen={}):
         digest.update(part.encode())
         digest.update(b"\0")
     return digest.hexdigest()[:32]
 
 
-def _parts(value: Any, *, seen: set[int]) -> Iterator[str]:
+def _parts(value: Any, *, seen: dict[int, int]) -> Iterator[str]:
+    """Yield the content of a value; ``seen``: the numbers of the objects that were visited, by id."""
     if id(value) in seen:
-        yield "seen"
+        yield f"seen {seen[id(value)]}"
         return
     if isinstance(value, types.FunctionType):
-        seen.add(id(value))
+        seen[id(value)] = len(seen)
         yield "function"
         yield _code_text(value.__code__)
         for default in (*(value.__defaults__ or ()), *sorted((value.__kwdefaults__ or {}).items())):
@@ -137,18 +138,22 @@ def _parts(value: Any, *, seen: set[int]) -> Iterator[str]:
             if name in value.__globals__:
                 yield name
                 yield from _parts(value.__globals__[name], seen=seen)
+        if value.__dict__:
+            yield from _parts(value.__dict__, seen=seen)
+        for module in _imported_inside(value):
+            yield from _parts(module, seen=seen)
     elif isinstance(value, types.ModuleType):
         yield f"module {value.__name__}"
         if _is_users(value):
-            yield _source_hash(value)
-            for module in _imported_by(value):
+            for module in (value, *_imported_by(value)):
                 yield f"module {module.__name__}"
                 yield _source_hash(module)
+                yield from _data(module, seen)
     elif isinstance(value, types.MethodType):
         yield from _parts(value.__func__, seen=seen)
         yield from _parts(value.__self__, seen=seen)
     elif isinstance(value, (type, types.BuiltinFunctionType)):
-        seen.add(id(value))
+        seen[id(value)] = len(seen)
         yield f"{value.__module__}.{value.__qualname__}"
         if isinstance(value, type) and _is_users_type(value):
             for base in value.__bases__:
@@ -157,37 +162,82 @@ def _parts(value: Any, *, seen: set[int]) -> Iterator[str]:
                 for part in _members(name, member):
                     yield name
                     yield from _parts(part, seen=seen)
-    elif value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+    elif value is None or type(value) in _PLAIN:
         yield f"{type(value).__name__} {value!r}"
-    elif isinstance(value, (list, tuple)):
-        yield type(value).__name__
-        seen.add(id(value))  # during the visit only: the value may contain itself
-        for item in value:
-            yield from _parts(item, seen=seen)
-        seen.discard(id(value))
-    elif isinstance(value, (set, frozenset)):
-        yield type(value).__name__ + repr(sorted(map(repr, value)))
-    elif isinstance(value, dict):
-        yield "dict"
-        seen.add(id(value))
-        for key in sorted(value, key=repr):
-            yield repr(key)
-            yield from _parts(value[key], seen=seen)
-        seen.discard(id(value))
     elif isinstance(value, functools.partial):
         yield "partial"
         yield from _parts((value.func, value.args, value.keywords), seen=seen)
-    elif hasattr(value, "__dict__") and _is_users_type(type(value)):
-        seen.add(id(value))
+    elif type(value) in (list, tuple, set, frozenset, dict):
+        yield from _contents(value, seen)
+    elif _is_users_type(type(value)):
+        seen[id(value)] = len(seen)
         yield from _parts(type(value), seen=seen)
-        yield from _parts(vars(value), seen=seen)
+        yield from _own(value, seen)
+    elif callable(getattr(value, "__wrapped__", None)):  # a function behind a cache
+        yield f"{type(value).__module__}.{type(value).__qualname__}"
+        yield from _parts(value.__wrapped__, seen=seen)
     else:
-        seen.add(id(value))
+        seen[id(value)] = len(seen)
         yield from _parts(type(value), seen=seen)
         try:
             yield hashlib.sha256(cloudpickle.dumps(value)).hexdigest()
         except Exception:
             yield "opaque"
+
+
+_PLAIN = frozenset([bool, int, float, complex, str, bytes])
+
+
+def _contents(value: Any, seen: dict[int, int]) -> Iterator[str]:
+    """Yield the contents of a container of Python's own; a set's in an order that all processes have in common."""
+    yield next(kind.__name__ for kind in (list, tuple, set, frozenset, dict) if isinstance(value, kind))
+    known = id(value) in seen
+    seen.setdefault(id(value), len(seen))  # during the visit only: the value may contain itself
+    if isinstance(value, dict):
+        for key in sorted(value, key=repr):
+            yield from _parts(key, seen=seen)
+            yield from _parts(value[key], seen=seen)
+    elif isinstance(value, (set, frozenset)):
+        yield from sorted("\0".join(_parts(item, seen=dict(seen))) for item in value)
+    else:
+        for item in value:
+            yield from _parts(item, seen=seen)
+    if not known:
+        del seen[id(value)]
+
+
+def _own(value: Any, seen: dict[int, int]) -> Iterator[str]:
+    """Yield the state of an object of a user's class: its attributes, and what a class of Python's own gives it."""
+    yield from _parts(getattr(value, "__dict__", {}), seen=seen)
+    slots = [s for cls in type(value).__mro__ for s in _names(vars(cls).get("__slots__", ()))]
+    yield from _contents([(s, getattr(value, s)) for s in slots if hasattr(value, s)], seen)
+    for kind in (list, tuple, set, frozenset, dict):
+        if isinstance(value, kind):
+            yield from _contents(value, seen)
+    for plain in (int, float, complex, str, bytes):
+        if isinstance(value, plain):
+            yield plain.__repr__(value)
+
+
+def _names(slots: Any) -> list[str]:
+    return [slots] if isinstance(slots, str) else [s for s in slots if not s.startswith("__")]
+
+
+def _data(module: types.ModuleType, seen: dict[int, int]) -> Iterator[str]:
+    """Yield a module's values that are neither code nor a dataflow: they may come from a file it reads."""
+    for name, value in sorted(vars(module).items()):
+        code = isinstance(value, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType))
+        if not name.startswith("__") and not code and type(value).__module__.split(".")[0] != "headwater":
+            yield name
+            yield from _parts(value, seen=seen)
+
+
+def _imported_inside(function: types.FunctionType) -> list[types.ModuleType]:
+    """Return the user's modules that a function imports when it is called, as far as they are loaded."""
+    tree = _syntax(function.__code__)
+    package = function.__globals__.get("__package__")
+    names = sorted(set(_import_names(tree, package))) if tree is not None else []
+    return [m for name in names if (m := sys.modules.get(name)) is not None and _is_users(m)]
 
 
 def _source_hash(module: types.ModuleType) -> str:
@@ -221,6 +271,11 @@ def _imports(module: types.ModuleType) -> Iterator[str]:
         tree = ast.parse(_source(module))
     except SyntaxError:
         return
+    yield from _import_names(tree, module.__package__)
+
+
+def _import_names(tree: ast.AST, package: str | None) -> Iterator[str]:
+    """Yield the names of modules that import statements of a syntax tree name, or may name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -229,7 +284,7 @@ def _imports(module: types.ModuleType) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             name = "." * node.level + (node.module or "")
             try:
-                base = importlib.util.resolve_name(name, module.__package__ or None)
+                base = importlib.util.resolve_name(name, package or None)
             except ImportError:  # a relative import outside a package
                 continue
             parts = base.split(".")
@@ -238,13 +293,17 @@ def _imports(module: types.ModuleType) -> Iterator[str]:
 
 
 def _members(name: str, member: Any) -> list[Any]:
-    """Return the behaviour in a class member: functions, and values that are not Python's own."""
+    """Return the behaviour in a class member; not what Python itself puts into every class."""
     if isinstance(member, (staticmethod, classmethod)):
         return [member.__func__]
     if isinstance(member, property):
         return [f for f in (member.fget, member.fset) if f is not None]
-    plain = isinstance(member, (bool, int, float, str, bytes, list, tuple, dict)) and not name.startswith("__")
-    return [member] if plain or isinstance(member, types.FunctionType) else []
+    if isinstance(member, functools.cached_property):
+        return [member.func]
+    if isinstance(member, types.FunctionType):
+        return [member]
+    given = isinstance(member, (types.MemberDescriptorType, types.GetSetDescriptorType))
+    return [] if given or name.startswith(("__", "_abc_")) else [member]
 
 
 def _global_names(code: types.CodeType) -> set[str]:

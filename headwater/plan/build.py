@@ -84,8 +84,9 @@ def in_layers(
 ) -> Deployment:
     """Place each operator in the zone of its layer, on all hosts that meet its requirements.
 
-    ``at`` gives other layers for a location; ``only`` the locations of operators that take the rows of some. Of hosts with agents of their own, all run the units that can be divided
-    by key, and only the strongest runs other units. Raises ErrorList with a reason per operator and zone.
+    ``at`` gives other layers for a location; ``only`` the locations of operators that take the rows of some. Of hosts
+    with agents of their own, all run the units that can be divided by key, and only the strongest runs other units.
+    Raises ErrorList with a reason per operator and zone.
     """
     locations = locations_of(dataflow, continuum)
     problems = _unknown_layers(dataflow, continuum, layers, at or {}, locations)

@@ -65,7 +65,7 @@ def _wrong(what: str) -> DeploymentError:
 
 def _check(plan: DeploymentPlan) -> None:
     """Check that the parts of a plan are consistent."""
-    flow, continuum, placement = plan.dataflow, plan.continuum, plan.deployment.placement
+    flow, continuum = plan.dataflow, plan.continuum
     twice = [name for names in (_ids(plan.units), _ids(plan.channels)) for name, n in names.items() if n > 1]
     if twice:
         raise _wrong(f"{twice[0]} occurs twice")

@@ -60,9 +60,7 @@ def locations_of(dataflow: Dataflow, continuum: Continuum) -> tuple[str, ...]:
     return locations
 
 
-def groups_of(
-    dataflow: Dataflow, continuum: Continuum, placement: Placement, *, partial: bool = False
-) -> NodeGroups:
+def groups_of(dataflow: Dataflow, continuum: Continuum, placement: Placement, *, partial: bool = False) -> NodeGroups:
     """Return the nodes of each operator and location; raise ErrorList with a reason for each impossible one.
 
     ``partial``: an operator may take the rows of some locations only, those at which it is placed.

@@ -125,7 +125,9 @@ def _follows_from(part: Conjunct, by: Collection[Conjunct]) -> bool:
 def _together(parts: Collection[Conjunct]) -> Iterator[Conjunct]:
     """Yield what several parts say of one subject: the values that all of them allow."""
     for one in parts:
-        others = [p for p in parts if p is not one and p.values and p.subject == one.subject and p.rounded == one.rounded]
+        others = [
+            p for p in parts if p is not one and p.values and p.subject == one.subject and p.rounded == one.rounded
+        ]
         if one.comparison == "=":
             left = [v for v in one.values if all(any(_holds(p.comparison, v, w) for w in p.values) for p in others)]
             if left and len(left) < len(one.values):

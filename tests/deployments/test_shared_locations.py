@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,6 +66,12 @@ def rows(piece: int, place: str) -> list[dict[str, Any]]:
     ]
 
 
+def bounded(place: Path, pieces: Mapping[str, range]) -> BoundedSource:
+    """Return a source with some pieces of each location, a file each."""
+    made = {x: [row for piece in own for row in rows(piece, x)] for x, own in pieces.items()}
+    return BoundedSource(place, made, rows_per_file=PIECE)
+
+
 @pytest.fixture
 def controller(tmp_path: Path, spark_address: str) -> Iterator[Controller]:
     with running(pools.POOL, tmp_path, seed=11) as started:
@@ -79,7 +85,7 @@ def test_a_location_comes_and_goes_with_its_dataflow(
     endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller, edges: str
 ) -> None:
     store, zones = str(tmp_path / "store.db"), continuum(edges, spark_address)
-    source = BoundedSource(tmp_path / "in", {x: [r for p in range(4) for r in rows(p, x)] for x in PLACES}, rows_per_file=PIECE)
+    source = bounded(tmp_path / "in", dict.fromkeys(PLACES, range(4)))
     released = iter(source.release())
 
     def submit(name: str, *places: str) -> None:
@@ -94,7 +100,7 @@ def test_a_location_comes_and_goes_with_its_dataflow(
 
     def wanted(name: str, sink: str, **pieces: range) -> Any:
         place = tmp_path / "alone" / f"{name}-{sink}-{pieces}"
-        alone = BoundedSource(place, {x: [r for p in own for r in rows(p, x)] for x, own in pieces.items()}, rows_per_file=PIECE)
+        alone = bounded(place, pieces)
         alone.release_all()
         return batch_result(endpoint.session(), flow(alone.path, name, *pieces), continuum(edges, spark_address))[sink]
 

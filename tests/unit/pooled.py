@@ -163,8 +163,9 @@ def continuum(drawn: random.Random, zones: list[list[str]]) -> Continuum:
         f"  C: {{layer: cloud, hosts: {hosts('c')}}}",
         f"  S: {{layer: site, parent: C, hosts: {hosts('s')}}}" if site else "",
     ]
+    above = "S" if site else "C"
     lines += [
-        f"  E{n}: {{layer: edge, parent: {'S' if site else 'C'}, locations: [{', '.join(own)}], hosts: {hosts(f'e{n}')}}}"
+        f"  E{n}: {{layer: edge, parent: {above}, locations: [{', '.join(own)}], hosts: {hosts(f'e{n}')}}}"
         for n, own in enumerate(zones)
     ]
     return Continuum.from_text("\n".join(lines))
@@ -294,7 +295,6 @@ class PoolHistory:
                 alone, shared = flow_to(flow, sink.id), flow_to(pool.dataflow, pool[name].sinks[sink.id])
                 assert meaning(shared) == meaning(alone), (name, sink.id)
                 self._check_places(plan, pool[name].sinks[sink.id], set(flow.locations))
-
 
     def _check_places(self, plan: DeploymentPlan, sink: str, wanted: set[str]) -> None:
         """Check that a sink gets the rows of its locations, and of these only."""

@@ -146,6 +146,151 @@ def test_what_changes_a_fingerprint(load: Callable[[str], Any], old: str, new: s
     assert [name for name in NAMES if before[name] != after[name]] == changed
 
 
+CASES = """
+import functools
+import json
+from pathlib import Path
+
+from parts import *
+import parts
+
+READ = json.loads((Path(__file__).parent / "rates.json").read_text())
+
+
+def one(x):
+    return x + 1
+
+
+def two(x):
+    return x * 2
+
+
+first, second, third = one, two, one
+
+
+def by_names(x):
+    return first(x) + second(x) + third(x)
+
+
+@functools.lru_cache
+def cached(x):
+    return one(x)
+
+
+def with_attribute(x):
+    return x * with_attribute.factor
+
+
+with_attribute.factor = 3
+
+
+class Rule:
+    KINDS = {1, 2}
+    NESTED = None
+
+    class Inner:
+        LEVEL = 5
+
+    @functools.cached_property
+    def level(self):
+        return 7
+
+    def __call__(self, x):
+        return x in self.KINDS or x > self.Inner.LEVEL + self.level
+
+
+class Slotted:
+    __slots__ = ("limit",)
+
+    def __init__(self, limit):
+        self.limit = limit
+
+    def __call__(self, x):
+        return x > self.limit
+
+
+class Weights(list):
+    def __call__(self, x):
+        return x * self[0]
+
+
+rule, slotted, weights = Rule(), Slotted(6), Weights([8])
+
+
+def star(x):
+    return x > STAR
+
+
+def by_module(x):
+    return parts.TABLE[x]
+
+
+def by_file(x):
+    return READ[x]
+
+
+def imports_inside(x):
+    from parts import late
+
+    return late.TIMES * x
+"""
+CASE_FILES = {
+    "cases.py": CASES,
+    "parts/__init__.py": "import json\nfrom pathlib import Path\nfrom . import late\nSTAR = 9\n"
+    "TABLE = json.loads((Path(__file__).parent / 'table.json').read_text())\n",
+    "parts/late.py": "TIMES = 10\n",
+    "parts/table.json": "[11]",
+    "rates.json": "[12]",
+}
+CASE_NAMES = [
+    "by_names", "cached", "with_attribute", "rule", "slotted", "weights", "star", "by_module", "by_file",
+    "imports_inside",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changed"),
+    [
+        ("cases.py", "one, two, one", "one, two, two", "by_names"),
+        ("cases.py", "return x + 1", "return x + 2", "by_names cached"),
+        ("cases.py", "factor = 3", "factor = 4", "with_attribute"),
+        ("cases.py", "{1, 2}", "{1, 3}", "rule"),
+        ("cases.py", "LEVEL = 5", "LEVEL = 6", "rule"),
+        ("cases.py", "return 7", "return 8", "rule"),
+        ("cases.py", "Slotted(6)", "Slotted(7)", "slotted"),
+        ("cases.py", "Weights([8])", "Weights([9])", "weights"),
+        ("parts/__init__.py", "STAR = 9", "STAR = 8", "star by_module imports_inside"),
+        ("parts/late.py", "10", "11", "by_module imports_inside"),
+        ("parts/table.json", "11", "12", "by_module imports_inside"),
+        ("rates.json", "12", "13", "by_file"),
+        ("cases.py", "def by_file", "# a comment\ndef by_file", ""),
+    ],
+)
+def test_what_changes_a_result_changes_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str, changed: str
+) -> None:
+    def load(number: int, texts: dict[str, str]) -> dict[str, str]:
+        place = tmp_path / str(number)
+        for name, text in texts.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(text)
+        with monkeypatch.context() as patch:
+            for name in ("cases", "parts", "parts.late"):
+                patch.delitem(sys.modules, name, raising=False)
+            patch.syspath_prepend(str(place))
+            module = importlib.import_module("cases")
+            found = {name: fingerprint(getattr(module, name)) for name in CASE_NAMES}
+            for name in ("cases", "parts", "parts.late"):
+                sys.modules.pop(name, None)
+            return found
+
+    assert CASE_FILES[file].count(old) == 1
+    before, same = load(0, CASE_FILES), load(1, CASE_FILES)
+    after = load(2, {**CASE_FILES, file: CASE_FILES[file].replace(old, new)})
+    assert before == same
+    assert {name for name in CASE_NAMES if before[name] != after[name]} == set(changed.split())
+
+
 PROJECT = {
     "flow_file": "import rules\nfrom rules import near\n\n\ndef far(x):\n    return rules.check(x)\n",
     "rules": "import limits.small\nfrom limits import K\n\n\ndef check(x):\n    return x > K\n\n\n"
