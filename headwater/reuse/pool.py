@@ -45,7 +45,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class _Running:
+class _KnownOperator:
     """An operator of the shared dataflow, with the locations of a dataflow that needs it."""
 
     name: str
@@ -53,7 +53,7 @@ class _Running:
     locations: frozenset[str]
 
 
-_Known = Mapping[str, Iterable[_Running]]
+_Known = Mapping[str, Iterable[_KnownOperator]]
 """Running operators by key."""
 
 
@@ -171,12 +171,12 @@ class Pool:
 
     def _known(self) -> _Known:
         """Return the running operators by key, once for each set of locations that somebody runs them for."""
-        found: dict[str, dict[_Running, None]] = {}
+        found: dict[str, dict[_KnownOperator, None]] = {}
         for one in self.submissions:
             locations = frozenset(one.runs.locations)
             for id_, shared in one.ids.items():
                 inputs = tuple(one.ids[i] for i in one.runs[id_].inputs)
-                found.setdefault(_key(one.name, one.runs, id_), {})[_Running(shared, inputs, locations)] = None
+                found.setdefault(_key(one.name, one.runs, id_), {})[_KnownOperator(shared, inputs, locations)] = None
         return found
 
     @cached_property
