@@ -44,9 +44,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_any_history_of_a_pool(place: Path) -> None:
-    done = live(place, made_up, range(24), steps=3)
-    assert done["submit"] > 24 and done["continuum"] > 8
+@pytest.mark.parametrize("flows", [made_up, at_places])
+def test_any_history_of_a_pool(place: Path, flows: Flows) -> None:
+    done = live(place, flows, range(6), steps=4)
+    assert done["submit"] > 6 and done["remove"] > 6
 
 
 @pytest.mark.long
