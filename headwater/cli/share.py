@@ -178,7 +178,7 @@ def _told(found: Joined, words: str, store: str | None, *, wait: bool, as_json: 
 
 
 def shared(store: StoreOption = None, as_json: Json = False) -> None:
-    """List the submitted dataflows: owner, locations, sinks, and who shares which operators with whom."""
+    """List the submitted dataflows: owner, sinks, and who shares which operators with whom."""
     from rich.console import Console
 
     from headwater.app import pools

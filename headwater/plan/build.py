@@ -11,7 +11,7 @@ import hashlib
 import heapq
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headwater.continuum.model import Continuum, Zone, strongest
@@ -80,13 +80,11 @@ def in_layers(
     *,
     at: Mapping[str, Mapping[str, str]] | None = None,
     cuts: frozenset[Edge] = frozenset(),
-    only: Mapping[str, Collection[str]] | None = None,
 ) -> Deployment:
     """Place each operator in the zone of its layer, on all hosts that meet its requirements.
 
-    ``at`` gives other layers for a location; ``only`` the locations of operators that take the rows of some. Of hosts
-    with agents of their own, all run the units that can be divided by key, and only the strongest runs other units.
-    Raises ErrorList with a reason per operator and zone.
+    ``at`` gives other layers for a location. Of hosts with agents of their own, all run the units that can be divided
+    by key, and only the strongest runs other units. Raises ErrorList with a reason per operator and zone.
     """
     locations = locations_of(dataflow, continuum)
     problems = _unknown_layers(dataflow, continuum, layers, at or {}, locations)
@@ -100,8 +98,6 @@ def in_layers(
     for id_ in dataflow.order:
         requirement = dataflow[id_].requires
         for location in locations:
-            if only is not None and location not in only.get(id_, locations):
-                continue
             layer = (at or {}).get(location, {}).get(id_) or layers[id_]
             if (layer, location) not in covering:
                 covering[layer, location] = continuum.covering(layer, location)
@@ -127,7 +123,7 @@ def in_layers(
     problems += [_no_host(dataflow, continuum, id_, zone) for zone, id_ in lacking]
     if problems:
         raise ErrorList(problems)
-    return _shared_out(dataflow, continuum, Deployment(cuts, Placement(found)), partial=only is not None)
+    return _shared_out(dataflow, continuum, Deployment(cuts, Placement(found)))
 
 
 def _unknown_layers(
@@ -168,11 +164,11 @@ def _no_host(dataflow: Dataflow, continuum: Continuum, id_: str, zone: str) -> P
     )
 
 
-def _shared_out(dataflow: Dataflow, continuum: Continuum, deployment: Deployment, *, partial: bool) -> Deployment:
+def _shared_out(dataflow: Dataflow, continuum: Continuum, deployment: Deployment) -> Deployment:
     """Place on the strongest host each operator that several hosts with agents of their own cannot share out."""
     if all(len(zone.nodes) == 1 for zone in continuum.zones):
         return deployment
-    groups = groups_of(dataflow, continuum, deployment.placement, partial=partial)
+    groups = groups_of(dataflow, continuum, deployment.placement)
     changed: dict[str, dict[str, HostNames]] = {}
     for run in _runs(dataflow, continuum, deployment, groups):
         if len(run.group.nodes) == 1 or spread_column(dataflow, run.operators) is not None:
@@ -193,13 +189,9 @@ def build(
     *,
     pooled: bool = False,
 ) -> DeploymentPlan:
-    """Build the plan of a deployment, or raise ErrorList with a reason per operator and zone.
-
-    ``pooled``: it merges several dataflows, whose operators may take the rows of some locations only.
-    """
+    """Build the plan of a deployment, or raise ErrorList with a reason per operator and zone."""
     deployment = deployment or annotated(dataflow, continuum)
-    groups = groups_of(dataflow, continuum, deployment.placement, partial=pooled)
-    runs = _runs(dataflow, continuum, deployment, groups)
+    runs = _runs(dataflow, continuum, deployment, groups_of(dataflow, continuum, deployment.placement))
     problems: list[HeadwaterError] = []
     units: list[list[Unit]] = []
     keys: dict[tuple[str, ...], tuple[tuple[str, ...], str]] = {}
@@ -367,7 +359,7 @@ def _takers(runs: Sequence[_Run]) -> Mapping[tuple[str, str], int]:
 def _readers(dataflow: Dataflow, takers: Mapping[tuple[str, str], int], run: _Run, outputs: Iterable[str]) -> set[int]:
     """Return the numbers of the runs that read outputs of a run."""
     consumers = {c for id_ in outputs for c in dataflow.consumers[id_] if c not in run.operators}
-    return {takers[c, x] for c in consumers for x in run.locations if (c, x) in takers}
+    return {takers[c, x] for c in consumers for x in run.locations}
 
 
 def _channels(

@@ -1,8 +1,7 @@
 """A pool of dataflows that run as one: submissions, shared operators, and their joint deployment. Pure.
 
-A pool holds dataflows of one continuum. Operators of equal content keys are one operator of the shared dataflow, named
-after its first submission; a name is never reused. Dataflows of different locations share the operators that treat
-each location separately (``located``): these take the rows of all their locations, the others only of their own.
+A pool holds dataflows of one continuum and of the same locations. Operators of equal content keys are one operator
+of the shared dataflow, named after its first submission; a name is never reused.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.reuse.commons import Commons, OperatorShape
 from headwater.reuse.contain import served
-from headwater.reuse.located import separable
 from headwater.reuse.normal import normalized
 
 
@@ -45,38 +43,12 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class _KnownOperator:
-    """An operator of the shared dataflow, with the locations of a dataflow that needs it."""
-
-    name: str
-    inputs: tuple[str, ...]
-    locations: frozenset[str]
-
-
-_Known = Mapping[str, Iterable[_KnownOperator]]
-"""Running operators by key."""
-
-
-@dataclass(frozen=True)
 class Pool:
     """Dataflows that run as one, in order of submission."""
 
     name: str
+    locations: tuple[str, ...]
     submissions: tuple[Submission, ...] = ()
-
-    @cached_property
-    def locations(self) -> tuple[str, ...]:
-        """Return the locations of all dataflows; none where they run for all of the continuum."""
-        return tuple(sorted({x for one in self.submissions for x in one.runs.locations}))
-
-    @cached_property
-    def at(self) -> Mapping[str, tuple[str, ...]]:
-        """Return for each operator of the shared dataflow the locations whose rows somebody needs from it."""
-        found: dict[str, set[str]] = {}
-        for one in self.submissions:
-            for shared in one.ids.values():
-                found.setdefault(shared, set()).update(one.runs.locations)
-        return {shared: tuple(x for x in self.locations if x in own) for shared, own in found.items()}
 
     def __getitem__(self, name: str) -> Submission:
         for one in self.submissions:
@@ -93,15 +65,12 @@ class Pool:
 
     # ------------------------------------------------------------ submissions
 
-    def submit(
-        self, dataflow: Dataflow, owner: str, *, used: Iterable[str] = (), contained: bool = True, across: bool = True
-    ) -> Pool:
+    def submit(self, dataflow: Dataflow, owner: str, *, used: Iterable[str] = (), contained: bool = True) -> Pool:
         """Add a dataflow; ``used``: names of former operators of the shared dataflow.
 
-        ``contained``: whether running filters and projections that contain its own serve them. ``across``: whether it
-        shares operators with dataflows of other locations.
+        ``contained``: whether running filters and projections that contain its own serve them.
 
-        Raises DataflowError if its name is in use, or if it names its locations and others do not.
+        Raises DataflowError if its name is in use, or if it is for other locations; their order does not matter.
         """
         if dataflow.name in self:
             raise DataflowError(
@@ -109,43 +78,35 @@ class Pool:
                 where="submit",
                 hint="remove it first, or choose another name",
             )
-        return self._joined(dataflow, owner, self._known(), used=used, contained=contained, across=across)
+        return self._joined(dataflow, owner, dict(self._ids), used=used, contained=contained)
 
-    def update(
-        self, dataflow: Dataflow, *, used: Iterable[str] = (), contained: bool = True, across: bool = True
-    ) -> Pool:
+    def update(self, dataflow: Dataflow, *, used: Iterable[str] = (), contained: bool = True) -> Pool:
         """Replace a dataflow by another version of it: operators of both keep their names, and so their state.
 
-        Parameters as for ``submit``. Raises DataflowError if it does not run.
+        ``used`` and ``contained`` as for ``submit``. Raises DataflowError if it does not run, or if the new version is
+        for other locations.
         """
-        known, owner = self._known(), self[dataflow.name].owner
-        rest = self.remove(dataflow.name)
-        return rest._joined(dataflow, owner, known, used=used, contained=contained, across=across)
+        known, owner = dict(self._ids), self[dataflow.name].owner
+        return self.remove(dataflow.name)._joined(dataflow, owner, known, used=used, contained=contained)
 
     def _joined(
-        self, dataflow: Dataflow, owner: str, known: _Known, *, used: Iterable[str], contained: bool, across: bool
+        self, dataflow: Dataflow, owner: str, known: dict[str, str], *, used: Iterable[str], contained: bool
     ) -> Pool:
-        """Add a dataflow, whose operators may have names among the known ones."""
-        if self.submissions and bool(dataflow.locations) != bool(self.locations):
-            names = ", ".join(dataflow.locations or self.locations)
+        """Add a dataflow; ``known``: the names of operators by key, to which its new ones are added."""
+        if set(dataflow.locations) != set(self.locations):
             raise DataflowError(
-                f"it runs {f'at {names}' if dataflow.locations else 'at all locations of the continuum'}, and others "
-                f"{'at all locations of the continuum' if dataflow.locations else f'at {names}'}",
+                f"its locations are {', '.join(dataflow.locations)}, those of the pool {', '.join(self.locations)}",
                 where=f"pool {self.name}",
-                hint="name the locations of each dataflow, or submit it to another pool",
+                hint="submit it to another pool",
             )
-        runs = normalized(replace(dataflow, locations=tuple(sorted(dataflow.locations))))
+        runs = normalized(replace(dataflow, locations=self.locations))
         if self.submissions and contained:
             runs = served(runs, self.dataflow)
-        taken = {*(one.name for found in known.values() for one in found), *used}
-        common = separable(runs) if across else frozenset[str]()
+        taken = {*known.values(), *used}
         ids: dict[str, str] = {}
         for id_ in runs.order:
-            inputs = tuple(ids[i] for i in runs[id_].inputs)
-            fitting = [one for one in known.get(_key(dataflow.name, runs, id_), ()) if one.inputs == inputs]
-            same = [one for one in fitting if one.locations == frozenset(runs.locations)]
-            found = same or (fitting if id_ in common else [])
-            ids[id_] = found[0].name if found else _free(f"{dataflow.name}.{id_}", taken)
+            key = _key(dataflow.name, runs, id_)
+            ids[id_] = known.setdefault(key, _free(f"{dataflow.name}.{id_}", taken))
             taken.add(ids[id_])
         return replace(self, submissions=(*self.submissions, Submission(dataflow.name, owner, dataflow, runs, ids)))
 
@@ -169,15 +130,10 @@ class Pool:
 
     # ------------------------------------------------------------ the shared dataflow
 
-    def _known(self) -> _Known:
-        """Return the running operators by key, once for each set of locations that somebody runs them for."""
-        found: dict[str, dict[_KnownOperator, None]] = {}
-        for one in self.submissions:
-            locations = frozenset(one.runs.locations)
-            for id_, shared in one.ids.items():
-                inputs = tuple(one.ids[i] for i in one.runs[id_].inputs)
-                found.setdefault(_key(one.name, one.runs, id_), {})[_KnownOperator(shared, inputs, locations)] = None
-        return found
+    @cached_property
+    def _ids(self) -> Mapping[str, str]:
+        """Return names of running operators, by key."""
+        return {_key(s.name, s.runs, i): shared for s in self.submissions for i, shared in s.ids.items()}
 
     @cached_property
     def users(self) -> Mapping[str, tuple[str, ...]]:
@@ -214,23 +170,18 @@ class Pool:
             for id_, shared in one.ids.items():
                 wanted[shared] = min(wanted.get(shared, own[id_]), own[id_], key=continuum.layer_index)
         if running is None:
-            return in_layers(self.dataflow, continuum, wanted, only=self._only)
+            return in_layers(self.dataflow, continuum, wanted)
         there = {layer.name for layer in continuum.layers}
         now = {o: layer for o, layer in running.layers.items() if layer in there}
         layers = self._layers_for(now, wanted, continuum)
         at = {
             x: self._layers_for(now | {o: layer for o, layer in own.items() if layer in there}, wanted, continuum)
             for x, own in running.layers_at.items()
-            if not self.locations or x in self.locations
         }
         edges = {(p, o.id) for o in self.dataflow.operators for p in o.inputs}
         kept = frozenset(e for e in _cuts(running) & edges if layers[e[0]] == layers[e[1]])
-        fresh = in_layers(self.dataflow, continuum, layers, at=at, cuts=kept, only=self._only)
+        fresh = in_layers(self.dataflow, continuum, layers, at=at, cuts=kept)
         return Deployment(kept, fresh.placement.replaced(self._staying(fresh, running, continuum)))
-
-    @property
-    def _only(self) -> Mapping[str, tuple[str, ...]] | None:
-        return self.at if self.locations else None
 
     def _staying(
         self, fresh: Deployment, running: DeploymentPlan, continuum: Continuum

@@ -49,14 +49,10 @@ def ways(
     """
     used = frozenset(used)
 
-    def with_it(*, contained: bool, across: bool = True) -> Pool:
+    def with_it(*, contained: bool) -> Pool:
         if dataflow.name in pool:
-            after = pool.update(dataflow, used=used, contained=contained, across=across)
-        else:
-            after = pool.submit(dataflow, owner, used=used, contained=contained, across=across)
-        if across and _extends_a_zone(after, continuum, running):
-            return with_it(contained=contained, across=False)
-        return after
+            return pool.update(dataflow, used=used, contained=contained)
+        return pool.submit(dataflow, owner, used=used, contained=contained)
 
     joined = [("", with_it(contained=True))]
     alone = with_it(contained=False)
@@ -86,25 +82,6 @@ def put_together(pool: Pool, continuum: Continuum, running: DeploymentPlan | Non
     less = whole(pool, continuum, running)
     fragmented = len(plan.units) - len(less.units) >= FRAGMENTED * len(plan.units)
     return less if fragmented and _follows(running, less) else plan
-
-
-def _extends_a_zone(pool: Pool, continuum: Continuum, running: DeploymentPlan | None) -> bool:
-    """Return whether a running operator would get rows of another location in a zone where it runs already.
-
-    They begin at the start of their source, and may be too late for the event time that the zone has reached.
-    """
-    if running is None:
-        return False
-    before, after = running.deployment.placement, pool.deployment(continuum, running).placement
-
-    def zone(operator: str, location: str) -> str:
-        return continuum.host(after[operator, location][0]).zone
-
-    for id_ in before:
-        there = {zone(id_, x) for x in after.of(id_) if x in before.of(id_)}
-        if any(zone(id_, x) in there for x in after.of(id_) if x not in before.of(id_)):
-            return True
-    return False
 
 
 def _follows(running: DeploymentPlan | None, plan: DeploymentPlan) -> bool:

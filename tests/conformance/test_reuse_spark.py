@@ -188,7 +188,7 @@ def test_a_pool_gives_what_its_dataflows_give(seed: int, endpoint: LocalEndpoint
     rows = [{"id": i} | {name: drawn.choice(of) for name, of in VALUES.items()} for i in range(300)]
     (place / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     flows = [made_up(drawn, f"f{number}", place) for number in range(24)]
-    pool = Pool("commons")
+    pool = Pool("commons", ("here",))
     for flow in flows:
         pool = pool.submit(flow, "team")
         pool.check()

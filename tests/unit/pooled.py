@@ -21,7 +21,6 @@ from headwater.core.errors import HeadwaterError
 from headwater.core.requirement import Requirement
 from headwater.dataflow import operators as ops
 from headwater.dataflow.graph import Dataflow, own_content
-from headwater.dataflow.sinks import MemorySink, Sink
 from headwater.dataflow.stream import Stream
 from headwater.plan import edit
 from headwater.plan.build import build
@@ -31,7 +30,6 @@ from headwater.reuse.normal import normalized
 from headwater.sql.conditions import implied, parts_of
 
 SCHEMA = "id bigint, ts timestamp, k string, v double"
-PLACES = ["L1", "L2", "L3"]
 HOLDER = "test:1"
 
 
@@ -64,15 +62,7 @@ def scientific() -> Mapping[str, Dataflow]:
 def made_up(seed: int, count: int = 10) -> Mapping[str, Dataflow]:
     """Draw dataflows over few tasks, so that they overlap; branches part and meet again."""
     drawn = random.Random(seed)
-    return {f"f{number}": _drawn(drawn, f"f{number}", [LOCATION]) for number in range(count)}
-
-
-@cache
-def at_places(seed: int, count: int = 10) -> Mapping[str, Dataflow]:
-    """Draw such dataflows, each for some of three locations."""
-    drawn = random.Random(seed)
-    names = {f"f{number}": drawn.sample(PLACES, drawn.randint(1, 3)) for number in range(count)}
-    return {name: _drawn(drawn, name, places) for name, places in names.items()}
+    return {f"f{number}": _drawn(drawn, f"f{number}") for number in range(count)}
 
 
 def _of_graph(graph: Graph) -> Dataflow:
@@ -97,8 +87,8 @@ def _of_graph(graph: Graph) -> Dataflow:
     return builder.build()
 
 
-def _drawn(drawn: random.Random, name: str, places: list[str]) -> Dataflow:
-    builder = hw.flow(name, locations=places)
+def _drawn(drawn: random.Random, name: str) -> Dataflow:
+    builder = hw.flow(name, locations=[LOCATION])
     path = f"/in/{{location}}/{drawn.randrange(2)}"
     read = builder.read.json(path, SCHEMA, location_as="site").with_watermark("ts", "2 seconds")
     streams = [read]
@@ -144,29 +134,22 @@ def _task(stream: Stream, text: str) -> Stream:
 # ---------------------------------------------------------------- continua
 
 
-ZONES = ([PLACES], [["L1"], ["L2", "L3"]], [["L1"], ["L2"], ["L3"]])
-"""Divisions of the places among zones."""
-
-
-def continuum(drawn: random.Random, zones: list[list[str]]) -> Continuum:
-    """Draw a continuum of edge zones and a cloud zone, perhaps with a site between them: hosts come and go."""
+def continuum(drawn: random.Random) -> Continuum:
+    """Draw a continuum of an edge and a cloud zone, perhaps with a site between them: hosts come and go."""
 
     def hosts(zone: str) -> str:
         names = drawn.sample([f"{zone}{n}" for n in range(4)], drawn.randint(1, 3))
         return "{" + ", ".join(f"{n}: {{n_cpu: {drawn.choice([1, 2, 8])}, memory: 8GiB}}" for n in names) + "}"
 
     site = drawn.random() < 0.5
+    above = "S" if site else "C"
     lines = [
         "name: changing",
         f"layers: [edge, {'site, ' if site else ''}cloud]",
         "zones:",
         f"  C: {{layer: cloud, hosts: {hosts('c')}}}",
         f"  S: {{layer: site, parent: C, hosts: {hosts('s')}}}" if site else "",
-    ]
-    above = "S" if site else "C"
-    lines += [
-        f"  E{n}: {{layer: edge, parent: {above}, locations: [{', '.join(own)}], hosts: {hosts(f'e{n}')}}}"
-        for n, own in enumerate(zones)
+        f"  E: {{layer: edge, parent: {above}, locations: [{LOCATION}], hosts: {hosts('e')}}}",
     ]
     return Continuum.from_text("\n".join(lines))
 
@@ -179,9 +162,7 @@ class PoolHistory:
 
     def __init__(self, store: Store, flows: Mapping[str, Dataflow], seed: int) -> None:
         self._store, self._flows, self._drawn = store, flows, random.Random(seed)
-        several = any(LOCATION not in flow.locations for flow in flows.values())
-        self._zones = self._drawn.choice(ZONES) if several else [[LOCATION]]
-        self._continuum = continuum(self._drawn, self._zones)
+        self._continuum = continuum(self._drawn)
         self.there: dict[str, Dataflow] = {}
         self.done: Counter[str] = Counter()
 
@@ -199,7 +180,7 @@ class PoolHistory:
     def _step(self) -> None:
         away = sorted(set(self._flows) - set(self.there))
         if self._drawn.random() < 0.25:
-            self._continuum = continuum(self._drawn, self._zones)
+            self._continuum = continuum(self._drawn)
             self.done["continuum"] += 1
         choice = self._drawn.random()
         if away and (choice < 0.5 or not self.there):
@@ -294,22 +275,6 @@ class PoolHistory:
             for sink in flow.sinks:
                 alone, shared = flow_to(flow, sink.id), flow_to(pool.dataflow, pool[name].sinks[sink.id])
                 assert meaning(shared) == meaning(alone), (name, sink.id)
-                self._check_places(plan, pool[name].sinks[sink.id], set(flow.locations))
-
-    def _check_places(self, plan: DeploymentPlan, sink: str, wanted: set[str]) -> None:
-        """Check that a sink gets the rows of its locations, and of these only."""
-        flow, placement = plan.dataflow, plan.deployment.placement
-        assert placement.of(sink).keys() == wanted
-        todo = [sink]
-        while todo:
-            id_ = todo.pop()
-            todo += flow[id_].inputs
-            there = placement.of(id_).keys()
-            assert there >= wanted
-            if there != wanted:
-                self.done["across"] += 1
-                before = flow_to(flow, id_)
-                assert flow.types[id_].located_by and not any(o.stateful for o in before.operators)
 
 
 def flow_to(flow: Dataflow, sink: str) -> Dataflow:
@@ -321,8 +286,6 @@ def flow_to(flow: Dataflow, sink: str) -> Dataflow:
             needed.add(id_)
             todo += flow[id_].inputs
     kept = [replace(o, layer=None, requires=Requirement()) for o in flow.operators if o.id in needed]
-    if not isinstance(flow[sink], Sink):
-        kept.append(MemorySink(id="end", inputs=(sink,)))
     return normalized(replace(flow, operators=tuple(kept)))
 
 

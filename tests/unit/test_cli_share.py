@@ -47,7 +47,7 @@ def test_dataflows_come_are_seen_and_go() -> None:
         code, out, _ = invoke("shared", "--json")
         (pool,) = json.loads(out)
         assert [(d["name"], d["owner"]) for d in pool["dataflows"]] == [("one", "team-a"), ("two", "team-b")]
-        assert pool["dataflows"][1]["sinks"] == {"out": "two.out"} and pool["dataflows"][1]["locations"] == ["L1"]
+        assert pool["dataflows"][1]["sinks"] == {"out": "two.out"}
         (common,) = pool["common"]
         assert common["dataflows"] == ["one", "two"] and "two.out" not in common["operators"]
         assert len(common["operators"]) == pool["dataflows"][1]["shared"]

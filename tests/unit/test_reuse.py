@@ -226,7 +226,7 @@ def test_columns_are_served_by_more_of_them() -> None:
 
 
 def pool_of(*dataflows: Dataflow) -> Pool:
-    pool = Pool("commons")
+    pool = Pool("commons", ("here",))
     for one in dataflows:
         pool = pool.submit(one, "team")
         pool.check()

@@ -180,11 +180,11 @@ def test_locations_are_a_set(store: Store) -> None:
         builder.read.json("/in/{location}", "id int, v double", location_as="at").where("v > 1").write.memory("out")
         return builder.build()
 
-    pool = Pool("p").submit(over("one", "L1", "L2"), "a").submit(over("two", "L2", "L1"), "b")
+    pool = Pool("p", ("L1", "L2")).submit(over("one", "L1", "L2"), "a").submit(over("two", "L2", "L1"), "b")
     assert pool["two"].ids.keys() == pool["one"].ids.keys()
     assert sum(len(users) == 2 for users in pool.users.values()) == 2, "all but the sinks are shared"
-    with pytest.raises(DataflowError, match="it runs at all locations of the continuum, and others at L1, L2"):
-        pool.submit(over("three"), "c")
+    with pytest.raises(DataflowError, match="its locations are L1, those of the pool L1, L2"):
+        pool.submit(over("three", "L1"), "c")
 
 
 def test_an_update_keeps_the_names_of_what_stays(store: Store) -> None:
