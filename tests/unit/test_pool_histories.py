@@ -50,9 +50,7 @@ def test_any_history_of_a_pool(place: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(
-    ("workload", "count"), [("city", 100), ("scientific", 300), ("made up", 600)]
-)
+@pytest.mark.parametrize(("workload", "count"), [("city", 100), ("scientific", 300), ("made up", 600)])
 def test_a_thousand_histories_of_pools(place: Path, workload: str, count: int) -> None:
     done = live(place, WORKLOADS[workload], range(1000, 1000 + count), steps=12)
     assert all(done[what] > count / 4 for what in ("submit", "update", "remove", "defragment", "continuum", "move"))
