@@ -8,9 +8,10 @@ takes and gives. The sinks of every variant are compared with one batch run befo
 * ``all_to_cloud``: sources and declarations of event time below, everything else in the cloud
 * ``by_marks``: layers as marked; ``marks_rewritten``: the same with ``--rewrite`` (not in the quick form)
 * ``optimised``: without marks, with ``--rewrite``
-* ``bound``: what the cloud must at least be told: the rows of the sink from which all results follow, sorted, as Arrow
-  compressed by zstd at its highest level. No placement sends less without knowing the data. Results that name no
-  location have no bound for a single link: all of them cross each level of the tree, wherever they are from.
+* ``bound``: what the cloud must at least be told: the rows of the sink from which all results follow, sorted, in one
+  batch, in the smaller of two forms: Arrow's, compressed by zstd at its highest level, and a channel's blocks at that
+  level. No placement sends less without knowing the data. Results that name no location have no bound for a single
+  link: all of them cross each level of the tree, wherever they are from.
 
     python -m benchmarks.boundary [--quick] [--json FILE]
 """
@@ -28,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import common
 from examples.nexmark.flow import QUERIES
+from headwater.channels.blocks import encode_block
+from headwater.channels.segments import conform, normal_schema
 from headwater.continuum.model import Continuum
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.graph import Dataflow
@@ -231,7 +234,16 @@ def compressed(rows: pa.Table) -> int:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows.combine_chunks())
-    return int(pa.Codec("zstd", LEVEL).compress(sink.getvalue()).size)
+    arrow = int(pa.Codec("zstd", LEVEL).compress(sink.getvalue()).size)
+    return min(arrow, len(encode_block(conformed(rows), level=LEVEL)))
+
+
+def conformed(rows: pa.Table) -> pa.Table:
+    """Return rows with the types that channels store."""
+    import pyarrow as pa
+
+    schema = normal_schema(rows.schema)
+    return pa.Table.from_batches([conform(batch, schema) for batch in rows.combine_chunks().to_batches()], schema)
 
 
 def run_case(name: str, place: Path, endpoint: LocalEndpoint, *, quick: bool) -> list[dict[str, Any]]:

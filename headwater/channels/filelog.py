@@ -92,7 +92,7 @@ class FileLog(Log):
         """Start a segment of the next batch, refusing rows that do not fit the log's schema."""
         self.create()
         ensure_schema(self.path, schema, scratch=self._staging, fsync=self.fsync)
-        return SegmentWriter(self._staging, event_time=self.event_time, fsync=self.fsync, compression=self.compression)
+        return self._writer(self._staging, fsync=self.fsync)
 
     def _publish(self, entry: Entry, last: Entry | None) -> bool:
         """Link the entry in, then tidy up; False when another writer was first."""

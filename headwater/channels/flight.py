@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from headwater.channels.base import Backlog, ChannelStats
 from headwater.channels.entry import Entry, Floor
+from headwater.channels.followed import Bytes, Message
 from headwater.channels.wire import Wire
-from headwater.core.compatible import known
 
-CHUNK = pa.schema(
-    [
-        ("floor", pa.string()),
-        ("piece", pa.int32()),
-        ("offset", pa.int64()),
-        ("data", pa.binary()),
-        ("entry", pa.string()),
-    ]
-)
-"""Messages of a followed log: a new floor, bytes of a segment, an entry, or nothing (a keep-alive)."""
-
-STAMP = struct.Struct("<d")
-"""Time of sending, attached to every chunk: seconds of the sender's monotonic clock."""
+CHUNK = pa.schema([])
+"""The columns of a followed log's stream: its messages are in the metadata (``followed``)."""
 
 CHUNK_BYTES = 256 * 1024
 SMALL_BYTES, SMALL_CHUNKS = 64 * 1024, 16
@@ -44,15 +30,6 @@ TRIP_SECONDS = 2.0
 
 FOLLOW_SECONDS = 30.0
 """A stream ends after this; the next one continues at its position."""
-
-
-@dataclass(frozen=True)
-class Bytes:
-    """A part of an entry's segment."""
-
-    piece: int
-    offset: int
-    data: pa.Buffer | bytes
 
 
 class FlightLog:
@@ -150,24 +127,10 @@ class Follower:
         with self._wire.reading():
             for chunk in self._reader:
                 self.heartbeat = time.monotonic()
-                self.sent = _stamp(chunk.app_metadata)
-                floor, piece, offset, data, entry = (column[0] for column in chunk.data.columns)
-                if floor.is_valid:
-                    yield Floor(**known(Floor, json.loads(floor.as_py())))
-                elif data.is_valid:
-                    yield Bytes(piece.as_py(), offset.as_py(), data.as_buffer())
-                elif entry.is_valid:
-                    yield Entry.from_record(json.loads(entry.as_py()))
-                else:
-                    yield None
+                message = Message.from_bytes(memoryview(chunk.app_metadata or b""))
+                self.sent = message.sent
+                yield from message.items
 
     def cancel(self) -> None:
         """End the stream from another thread."""
         self._reader.cancel()
-
-
-def _stamp(metadata: pa.Buffer | None) -> float | None:
-    """Read a chunk's time of sending; None where it has none."""
-    if metadata is None or metadata.size != STAMP.size:
-        return None
-    return float(STAMP.unpack(metadata)[0])

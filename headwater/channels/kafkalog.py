@@ -160,7 +160,7 @@ class KafkaLog(Log):
             ensure_schema(staging, schema, scratch=staging, fsync=False)
         else:
             refuse_other(known, wanted, where=self.where)
-        return SegmentWriter(staging, event_time=self.event_time, fsync=False, compression=self.compression)
+        return self._writer(staging, fsync=False)
 
     def _fix_schema(self, wanted: pa.Schema) -> None:
         def fix() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from headwater.channels.base import ChannelLimits
@@ -34,7 +35,9 @@ class Log(LogView):
     """
 
     compression = "lz4"
-    """Compression of written segments; read ones carry theirs. zstd suits segments that cross a slow link."""
+    """Compression of written segments; read ones carry theirs. ``segments.FOR_LINK`` suits those that cross a link."""
+    bytes_per_s: float | None = None
+    """Speed of that link; None: unknown."""
 
     def __init__(
         self,
@@ -72,6 +75,16 @@ class Log(LogView):
     @abstractmethod
     def _settle(self, last: Entry) -> None:
         """Finish the work that a killed writer left undone after publishing ``last``."""
+
+    def _writer(self, staging: Path, *, fsync: bool) -> SegmentWriter:
+        """Return the writer of a segment in a directory."""
+        return SegmentWriter(
+            staging,
+            event_time=self.event_time,
+            fsync=fsync,
+            compression=self.compression,
+            bytes_per_s=self.bytes_per_s,
+        )
 
     def _newest_for_writer(self) -> Entry | None:
         """Return the newest entry, as exactly as a writer needs it."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from headwater.channels.credential import Grant, ZoneCredential, check_granted
-from headwater.channels.entry import Entry
+from headwater.channels.entry import Entry, Floor
 from headwater.channels.filelog import FileLog
 from headwater.channels.flight import (
     CHUNK,
@@ -33,9 +33,9 @@ from headwater.channels.flight import (
     SIGN_OF_LIFE,
     SMALL_BYTES,
     SMALL_CHUNKS,
-    STAMP,
     WORTH_BYTES,
 )
+from headwater.channels.followed import Bytes, Message
 from headwater.channels.wire import Action, Caller, TokenCheck, parsed, sending_errors
 from headwater.core.address import PLAIN, TLS
 from headwater.core.errors import ChannelError, DeploymentError
@@ -82,10 +82,10 @@ class LogService:
         return log.schema() or pa.schema([]), log.read(int(body["start"]), int(body["end"]))
 
     def follow(self, body: Mapping[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
-        """Yield the messages of a followed log, each with the time of sending."""
+        """Yield the messages of a followed log, each as the metadata of a batch without columns."""
         seconds = min(float(body.get("seconds", FOLLOW_SECONDS)), FOLLOW_SECONDS)
         position = (int(body["follow"]), int(body.get("piece", 0)), int(body.get("offset", 0)))
-        return _stamped(_follow(self._log(body), *position, seconds, self._closing))
+        return _packed(_follow(self._log(body), *position, seconds, self._closing))
 
     def _log(self, body: Mapping[str, Any]) -> FileLog:
         name = body.get("log")
@@ -184,15 +184,21 @@ def _sent(batches: Iterator[_T]) -> Iterator[_T]:
         yield from batches
 
 
-def _stamped(chunks: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
-    """Attach the time of sending to each chunk."""
-    for chunk in chunks:
-        yield chunk, pa.py_buffer(STAMP.pack(time.monotonic()))
+def _packed(messages: Iterator[Message]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+    """Attach each message to a batch without columns."""
+    empty = pa.RecordBatch.from_pylist([], schema=CHUNK)
+    for message in messages:
+        yield empty, pa.py_buffer(message.to_bytes())
+
+
+def _message(*, floor: Floor | None = None, part: Bytes | None = None, entry: Entry | None = None) -> Message:
+    """Return a message that is sent now."""
+    return Message(sent=time.monotonic(), floor=floor, part=part, entry=entry)
 
 
 def _follow(
     log: FileLog, seq: int, piece: int, offset: int, seconds: float, closing: threading.Event
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[Message]:
     """Yield entries from ``seq`` on; the first one only from segment ``piece``, byte ``offset`` on."""
     if seq > log.latest():
         raise ChannelError(
@@ -206,12 +212,12 @@ def _follow(
     while time.monotonic() < deadline and not closing.is_set():
         if seq < log.earliest():
             seq, piece, offset = log.earliest(), 0, 0
-            yield _chunk(floor=json.dumps(asdict(log.floor())))
+            yield _message(floor=log.floor())
         if seq >= log.latest():
             now = time.monotonic()
             if now - spoken >= SIGN_OF_LIFE:
                 spoken = now
-                yield _chunk()
+                yield _message()
             time.sleep(_IDLE_POLL if now - moved > _IDLE else _POLL)
             continue
         for entry in log.entries(seq, log.latest()):
@@ -225,23 +231,26 @@ def _follow(
         spoken = 0.0  # send a keep-alive at once: the next entry has not waited here
 
 
-def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[pa.RecordBatch]:
-    """Yield the bytes of an entry's segments, then the entry: it counts once it has arrived whole."""
+def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[Message]:
+    """Yield the bytes of an entry's segments, then the entry, with the last bytes: it counts once all have arrived."""
+    held: Bytes | None = None
     for number, segment in enumerate(entry.segments):
         if number < piece:
             continue
         path = log.segment_file(segment)
-        if path is not None:
-            yield from _bytes(path, number, offset if number == piece else 0)
-    yield _chunk(entry=json.dumps(entry.to_record()))
+        for part in () if path is None else _parts(path, number, offset if number == piece else 0):
+            if held is not None:
+                yield _message(part=held)
+            held = part
+    yield _message(part=held, entry=entry)
 
 
-def _bytes(path: Path, piece: int, offset: int) -> Iterator[pa.RecordBatch]:
+def _parts(path: Path, piece: int, offset: int) -> Iterator[Bytes]:
     with open(path, "rb") as source:
         left = source.seek(0, os.SEEK_END) - source.seek(offset)
         sizes = _sizes(left)
         while data := source.read(next(sizes)):
-            yield _chunk(piece=piece, offset=offset, data=data)
+            yield Bytes(piece, offset, data)
             offset += len(data)
 
 
@@ -251,10 +260,6 @@ def _sizes(left: int) -> Iterator[int]:
         yield FIRST_BYTES
     yield from itertools.repeat(SMALL_BYTES, SMALL_CHUNKS)
     yield from itertools.repeat(CHUNK_BYTES)
-
-
-def _chunk(**values: Any) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([values.get(f.name)], f.type) for f in CHUNK], schema=CHUNK)
 
 
 def _reason(error: Exception) -> str:

@@ -3,8 +3,9 @@
 A description is JSON: a path alone is a filelog; otherwise ``{"kind": "filelog", "path": ...}`` or
 ``{"kind": "kafka", "servers": "host:port,...", "topic": ..., "staging": <directory of the writer>,
 "settings": {<librdkafka>}, "user_env": ..., "password_env": ..., "replication": n}``. Settings of a
-writer (``delivery``, ``lineage``, ``fsync``, ``compression``, the fields of ChannelLimits) may stand beside
-these. User names and passwords are never part of it, only the environment variables that hold them.
+writer (``delivery``, ``lineage``, ``fsync``, ``compression`` and ``bytes_per_s`` of the link, the fields of
+ChannelLimits) may stand beside these. User names and passwords are never part of it, only the environment
+variables that hold them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, TypeAlias
 
 from headwater.channels.base import ChannelLimits, OnCorrupt
 from headwater.channels.log import Log
+from headwater.channels.segments import FOR_LINK
 from headwater.core.errors import ChannelError
 
 LogSpec: TypeAlias = str | Mapping[str, Any]
@@ -93,8 +95,11 @@ def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine") -> Log:
 def _compressing(spec: Mapping[str, Any], log: Log) -> Log:
     """Set a log's compression from its description."""
     log.compression = str(spec.get("compression") or log.compression)
-    if log.compression not in ("lz4", "zstd"):
-        raise ChannelError(f"unknown compression {log.compression!r}", where="log description", hint="use lz4 or zstd")
+    if log.compression not in ("lz4", "zstd", FOR_LINK):
+        raise ChannelError(
+            f"unknown compression {log.compression!r}", where="log description", hint=f"use lz4, zstd or {FOR_LINK}"
+        )
+    log.bytes_per_s = spec.get("bytes_per_s")
     return log
 
 

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from headwater.channels.base import Backlog
 from headwater.channels.entry import Entry, Floor
 from headwater.channels.filelog import FileLog
-from headwater.channels.flight import SIGN_OF_LIFE, Bytes
+from headwater.channels.flight import SIGN_OF_LIFE
+from headwater.channels.followed import Bytes
 from headwater.channels.linkmeter import Line, LinkMeter
 from headwater.core.errors import ChannelError, HeadwaterError
 from headwater.tracing.context import TraceContext

@@ -1,8 +1,8 @@
 """Segments: the Arrow IPC files of a filelog, written in a task and read back checked.
 
-A segment is one Arrow stream, compressed (lz4 or zstd). Its schema is normalised so that a log means
-the same for every session that wrote it: timestamps with a zone are UTC microseconds, every field
-is nullable, no metadata.
+A segment is one Arrow stream, compressed (lz4 or zstd), or, where it crosses a link, blocks of encoded columns
+(``linkstream``); its first bytes say which. Its schema is normalised so that a log means the same for every session
+that wrote it: timestamps with a zone are UTC microseconds, every field is nullable, no metadata.
 """
 
 from __future__ import annotations
@@ -17,10 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwater.channels.blocks import encodable
+from headwater.channels.bytestream import MalformedBytes
+from headwater.channels.linkstream import MAGIC, LinkStream, arrow_stream, read_blocks
 from headwater.core.errors import ChannelError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+FOR_LINK = "link"
+"""The compression of segments that cross a link, by the link's speed; the others are those of Arrow's format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +127,10 @@ def check_event_time(schema: pa.Schema, name: str, *, where: str) -> None:
 
 
 class SegmentWriter:
-    """Write batches to one segment file as they come; without batches there is no file."""
+    """Write batches to one segment file as they come; without batches there is no file.
+
+    ``bytes_per_s``: speed of the link that the file crosses, for compression ``FOR_LINK``; None: unknown.
+    """
 
     def __init__(
         self,
@@ -129,11 +139,13 @@ class SegmentWriter:
         event_time: str | None = None,
         fsync: bool = True,
         compression: str = "lz4",
+        bytes_per_s: float | None = None,
     ) -> None:
         self._directory = directory
         self._event_time = event_time
         self._fsync = fsync
         self._compression = compression
+        self._bytes_per_s = bytes_per_s
         self._schema: pa.Schema | None = None
         self._stream: Any = None
         self._file: _CountingFile | None = None
@@ -181,15 +193,17 @@ class SegmentWriter:
             self._file.remove()
 
     def _open(self, schema: pa.Schema) -> None:
-        import pyarrow as pa
-
         self._schema = normal_schema(schema)
         if self._event_time is not None:
             check_event_time(self._schema, self._event_time, where=str(self._directory))
         self._directory.mkdir(parents=True, exist_ok=True)
         self._file = _CountingFile(self._directory / f"{uuid.uuid4().hex}.arrow")
-        options = pa.ipc.IpcWriteOptions(compression=self._compression)
-        self._stream = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), self._schema, options=options)
+        if self._compression != FOR_LINK:
+            self._stream = arrow_stream(self._file, self._schema, self._compression)
+        elif encodable(self._schema):
+            self._stream = LinkStream(self._file, self._schema, self._bytes_per_s)
+        else:
+            self._stream = arrow_stream(self._file, self._schema, "zstd")
 
 
 class _CountingFile:
@@ -245,6 +259,10 @@ def read_segment(path: Path, segment: Segment) -> Iterator[pa.RecordBatch]:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         if (found := zlib.crc32(mapped)) != segment.crc32:
             raise CorruptSegment(f"has checksum {found:08x} instead of {segment.crc32:08x}", where=str(path))
+        data = mapped[:] if mapped[: len(MAGIC)] == MAGIC else None
+    if data is not None:
+        yield from _decoded(data, where=str(path))
+        return
     # Arrow keeps its own mapping: batches may outlive this function.
     with pa.memory_map(str(path)) as source:
         yield from pa.ipc.open_stream(source)
@@ -258,4 +276,14 @@ def decode_segment(data: bytes, segment: Segment, *, where: str) -> Iterator[pa.
         raise CorruptSegment(f"has {len(data)} bytes instead of {segment.bytes}", where=where)
     if (found := zlib.crc32(data)) != segment.crc32:
         raise CorruptSegment(f"has checksum {found:08x} instead of {segment.crc32:08x}", where=where)
-    yield from pa.ipc.open_stream(pa.BufferReader(data))
+    if data[: len(MAGIC)] == MAGIC:
+        yield from _decoded(data, where=where)
+    else:
+        yield from pa.ipc.open_stream(pa.BufferReader(data))
+
+
+def _decoded(data: bytes, *, where: str) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from read_blocks(data)
+    except MalformedBytes as error:
+        raise CorruptSegment(f"is {error.what}", where=where, hint=error.hint) from None

@@ -26,8 +26,8 @@ from headwater.tls.verify import LOOK_SECONDS, answers_with_tls, verify
 from headwater.tracing.context import TraceContext
 from headwater.tracing.spans import call
 
-PROTOCOL = 4
-"""Version of the requests between controllers and agents; both sides need the same.
+PROTOCOL = 5
+"""Version of the requests between controllers and agents, and of the rows between zones; both sides need the same.
 
 Within one, requests and answers gain fields only, which the other side may leave out or ignore.
 """

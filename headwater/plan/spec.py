@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from headwater.continuum.broker import Broker
-from headwater.continuum.model import Node
+from headwater.continuum.model import Continuum, Node
 from headwater.core.compatible import surplus
 from headwater.core.errors import DeploymentError
 from headwater.core.jsonform import ONE_VERSION, dump, load
@@ -48,7 +51,8 @@ class UnitSpec:
     ``inputs`` and ``outputs``: its channels; ``readers``: the readers by channel id, itself among them for
     inputs. ``brokers``: the brokers that hold these, by zone. ``tags``: for its operators and inputs, the names of
     their sinks and sources. ``direct_time``: whether the newest row written marks the progress of event time.
-    ``node``: where it runs, with the capabilities that the plan relies on.
+    ``node``: where it runs, with the capabilities that the plan relies on. ``bandwidths``: of the links that its
+    outputs cross, in bits per second, where they are declared.
     """
 
     deployment: str
@@ -61,6 +65,7 @@ class UnitSpec:
     brokers: Mapping[str, Broker]
     tags: Mapping[str, str]
     direct_time: bool
+    bandwidths: Annotated[Mapping[str, float], Field(exclude_if=operator.not_)] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         missing = [c.id for c in (*self.inputs, *self.outputs) if c.id not in self.readers]
@@ -135,7 +140,11 @@ class UnitSpec:
         if is_stateful(self.flow, self.unit):
             return {}
         timed = {c.operator: c.event_time.delay for c in self.outputs if c.event_time is not None}
-        return {operator: delay if self.direct_time else None for operator, delay in timed.items()}
+        return {id_: delay if self.direct_time else None for id_, delay in timed.items()}
+
+    def slowest_link(self, channel: Channel) -> float | None:
+        """Return the least declared bandwidth of the links that a channel's rows cross, in bits per second."""
+        return min((self.bandwidths[name] for name in channel.links if name in self.bandwidths), default=None)
 
     def kept_at(self, channel: Channel) -> list[str]:
         """Return where a channel is kept: the broker's zone and address, or nothing for its producer's disk."""
@@ -187,7 +196,13 @@ def _described(plan: DeploymentPlan, unit: Unit) -> UnitSpec:
         brokers={zone: broker for zone, broker in brokers.items() if broker is not None},
         tags={o: plan.tags[o] for o in (*unit.operators, *fragment.given)},
         direct_time=direct_time(plan, unit),
+        bandwidths=_bandwidths(plan.continuum, outputs),
     )
+
+
+def _bandwidths(continuum: Continuum, channels: tuple[Channel, ...]) -> dict[str, float]:
+    links = (continuum.link(name) for channel in channels for name in channel.links)
+    return {link.name: link.bandwidth for link in links if link.bandwidth is not None}
 
 
 def _routed(channel: Channel, unit: str) -> Channel:

@@ -7,6 +7,7 @@ from typing import Any
 
 from headwater.channels.channelspec import channel_spec, lineage_of
 from headwater.channels.open import LOG_KINDS
+from headwater.channels.segments import FOR_LINK
 from headwater.connectors import tablewriters
 from headwater.connectors.kafkawriter import sink_writer_id
 from headwater.core.quantity import parse_duration, parse_size
@@ -103,7 +104,8 @@ def described(spec: UnitSpec, output: str, layout: Layout, settings: Mapping[str
     log = channel_spec(spec, channel, layout)
     sink_writer = {**log, **settings, "kind": LOG_KINDS[log["kind"]].sink_writer, "lineage": lineage}
     if channel.links:
-        sink_writer["compression"] = "zstd"  # as fast as lz4 here, and smaller on the link
+        bandwidth = spec.slowest_link(channel)
+        sink_writer |= {"compression": FOR_LINK, "bytes_per_s": None if bandwidth is None else bandwidth / 8}
     if channel.event_time is not None:
         if spec.direct_time:
             sink_writer |= {"event_time": channel.event_time.column, "delay": channel.event_time.delay}
