@@ -26,7 +26,7 @@ _APART = 16 * 1024
 _DEEPEST = 40  # levels of nested types
 
 
-class Coding(IntEnum):
+class ColumnKind(IntEnum):
     """The ways to encode values. The numbers of those of types with parameters are part of the format."""
 
     INTS = 0
@@ -41,18 +41,18 @@ class Coding(IntEnum):
 
 
 @cache
-def _simple() -> dict[pa.DataType, Coding]:
+def _simple() -> dict[pa.DataType, ColumnKind]:
     """Return the coding of each type without parameters; their order is part of the format."""
     import pyarrow as pa
 
     ints = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
     times = [pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.duration("us")]
     return {
-        **dict.fromkeys([*ints, *times], Coding.INTS),
-        **dict.fromkeys([pa.float32(), pa.float64()], Coding.FLOATS),
-        **dict.fromkeys([pa.string(), pa.binary()], Coding.WORDS),
-        pa.bool_(): Coding.BITS,
-        pa.null(): Coding.NOTHING,
+        **dict.fromkeys([*ints, *times], ColumnKind.INTS),
+        **dict.fromkeys([pa.float32(), pa.float64()], ColumnKind.FLOATS),
+        **dict.fromkeys([pa.string(), pa.binary()], ColumnKind.WORDS),
+        pa.bool_(): ColumnKind.BITS,
+        pa.null(): ColumnKind.NOTHING,
     }
 
 
@@ -172,18 +172,18 @@ def _write_type(out: ByteWriter, kind: pa.DataType) -> None:
     import pyarrow as pa
 
     if pa.types.is_decimal128(kind):
-        out.data += bytes([Coding.DECIMAL, kind.precision, kind.scale & 255])
+        out.data += bytes([ColumnKind.DECIMAL, kind.precision, kind.scale & 255])
     elif pa.types.is_struct(kind):
-        out.data.append(Coding.STRUCT)
+        out.data.append(ColumnKind.STRUCT)
         out.number(kind.num_fields)
         for number in range(kind.num_fields):
             out.text(kind.field(number).name)
             _write_type(out, kind.field(number).type)
     elif pa.types.is_list(kind):
-        out.data.append(Coding.LIST)
+        out.data.append(ColumnKind.LIST)
         _write_type(out, kind.value_type)
     elif pa.types.is_map(kind):
-        out.data.append(Coding.MAP)
+        out.data.append(ColumnKind.MAP)
         _write_type(out, kind.key_type)
         _write_type(out, kind.item_type)
     else:
@@ -205,16 +205,16 @@ def _read_type(of: ByteReader, depth: int = 0) -> pa.DataType:
     if number < len(_simple()):
         return list(_simple())[number]
     match number:
-        case Coding.DECIMAL:
+        case ColumnKind.DECIMAL:
             precision, scale = of.take(2)
             if not 1 <= precision <= 38:
                 raise MalformedBytes(f"a decimal of {precision} digits")
             return pa.decimal128(precision, scale - 256 if scale > 127 else scale)
-        case Coding.STRUCT:
+        case ColumnKind.STRUCT:
             return pa.struct([pa.field(of.text(), _read_type(of, depth + 1)) for _ in range(of.size())])
-        case Coding.LIST:
+        case ColumnKind.LIST:
             return pa.list_(pa.field("element", _read_type(of, depth + 1)))
-        case Coding.MAP:
+        case ColumnKind.MAP:
             return pa.map_(_read_type(of, depth + 1), _read_type(of, depth + 1))
         case _:
             raise MalformedBytes(f"type {number}")
@@ -251,14 +251,14 @@ def _write_column(out: ByteWriter, column: pa.Array) -> None:
         _write_column(out, column.items.slice(first, count))
     else:
         match _simple()[kind]:
-            case Coding.INTS:
+            case ColumnKind.INTS:
                 stored = column.view(_stored_int(kind))
                 codes.write_ints(out, stored.to_numpy(zero_copy_only=False).astype("<i8"))
-            case Coding.FLOATS:
+            case ColumnKind.FLOATS:
                 codes.write_floats(out, column.to_numpy(zero_copy_only=False))
-            case Coding.WORDS:
+            case ColumnKind.WORDS:
                 codes.write_words(out, column)
-            case Coding.BITS:
+            case ColumnKind.BITS:
                 write_uints(out, column.to_numpy(zero_copy_only=False).astype("<u8"), codes.cost)
 
 
@@ -315,12 +315,12 @@ def _read_values(of: ByteReader, kind: pa.DataType, count: int) -> pa.Array:
         items = _read_column(of, kind.item_type, int(ends[-1]))
         return pa.MapArray.from_arrays(pa.array(ends), keys, items, type=kind)
     match _simple()[kind]:
-        case Coding.INTS:
+        case ColumnKind.INTS:
             stored = _stored_int(kind)
             return pa.array(codes.read_ints(of, count)).cast(stored).view(kind)
-        case Coding.FLOATS:
+        case ColumnKind.FLOATS:
             return pa.array(codes.read_floats(of, count, kind.bit_width // 8), from_pandas=False)
-        case Coding.WORDS:
+        case ColumnKind.WORDS:
             return codes.read_words(of, count, kind)
         case _:
             return pa.array(_read_bits(of, count))

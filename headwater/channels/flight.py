@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headwater.channels.base import Backlog, ChannelStats
 from headwater.channels.entry import Entry, Floor
-from headwater.channels.followed import Bytes, Message
+from headwater.channels.followed import Bytes, RelayMessage
 from headwater.channels.wire import Wire
 
 CHUNK = pa.schema([])
@@ -127,7 +127,7 @@ class Follower:
         with self._wire.reading():
             for chunk in self._reader:
                 self.heartbeat = time.monotonic()
-                message = Message.from_bytes(memoryview(chunk.app_metadata or b""))
+                message = RelayMessage.from_bytes(memoryview(chunk.app_metadata or b""))
                 self.sent = message.sent
                 yield from message.items
 

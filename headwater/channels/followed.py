@@ -34,7 +34,7 @@ class Bytes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Message:
+class RelayMessage:
     """A new floor, bytes of a segment, or an entry, in this order; nothing of them is a keep-alive.
 
     ``sent``: seconds of the sender's monotonic clock.
@@ -67,7 +67,7 @@ class Message:
         return bytes(out.data)
 
     @classmethod
-    def from_bytes(cls, data: memoryview | bytes) -> Message:
+    def from_bytes(cls, data: memoryview | bytes) -> RelayMessage:
         """Read a message; raise MalformedBytes where that is not possible."""
         of = ByteReader(data)
         sent, kinds = _HEAD.unpack(of.take(_HEAD.size))

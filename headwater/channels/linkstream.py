@@ -26,8 +26,8 @@ LEVELS = (1, 9, 19)
 """Levels of zstd that are tried."""
 SMALL_ROWS = 4096
 """Rows that are encoded without a measurement, and rows of the sample that is measured."""
-ASSUMED_BYTES_PER_S = 12.5e6
-"""Speed of a link of which the bandwidth is not declared: 100 Mbit/s."""
+ASSUMED_BYTES_PER_S = 1.25e6
+"""Speed of a link of which the bandwidth is not declared: 10 Mbit/s, that of a radio link."""
 _BLOCK_ROWS = 65_536
 _BLOCK_BYTES = 8 * 2**20
 _MOST_BYTES = 4 * _BLOCK_BYTES

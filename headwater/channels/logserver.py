@@ -35,7 +35,7 @@ from headwater.channels.flight import (
     SMALL_CHUNKS,
     WORTH_BYTES,
 )
-from headwater.channels.followed import Bytes, Message
+from headwater.channels.followed import Bytes, RelayMessage
 from headwater.channels.wire import Action, Caller, TokenCheck, parsed, sending_errors
 from headwater.core.address import PLAIN, TLS
 from headwater.core.errors import ChannelError, DeploymentError
@@ -184,21 +184,21 @@ def _sent(batches: Iterator[_T]) -> Iterator[_T]:
         yield from batches
 
 
-def _packed(messages: Iterator[Message]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+def _packed(messages: Iterator[RelayMessage]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
     """Attach each message to a batch without columns."""
     empty = pa.RecordBatch.from_pylist([], schema=CHUNK)
     for message in messages:
         yield empty, pa.py_buffer(message.to_bytes())
 
 
-def _message(*, floor: Floor | None = None, part: Bytes | None = None, entry: Entry | None = None) -> Message:
+def _message(*, floor: Floor | None = None, part: Bytes | None = None, entry: Entry | None = None) -> RelayMessage:
     """Return a message that is sent now."""
-    return Message(sent=time.monotonic(), floor=floor, part=part, entry=entry)
+    return RelayMessage(sent=time.monotonic(), floor=floor, part=part, entry=entry)
 
 
 def _follow(
     log: FileLog, seq: int, piece: int, offset: int, seconds: float, closing: threading.Event
-) -> Iterator[Message]:
+) -> Iterator[RelayMessage]:
     """Yield entries from ``seq`` on; the first one only from segment ``piece``, byte ``offset`` on."""
     if seq > log.latest():
         raise ChannelError(
@@ -231,7 +231,7 @@ def _follow(
         spoken = 0.0  # send a keep-alive at once: the next entry has not waited here
 
 
-def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[Message]:
+def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[RelayMessage]:
     """Yield the bytes of an entry's segments, then the entry, with the last bytes: it counts once all have arrived."""
     held: Bytes | None = None
     for number, segment in enumerate(entry.segments):

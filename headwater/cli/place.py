@@ -82,8 +82,8 @@ WithoutRules = Annotated[
     list[str] | None,
     typer.Option(
         "--no-rewrite-rule",
-        help="With --rewrite: a rule to leave out (filter-down, select-down, split-aggregate, drop-early or "
-        "prune-columns); repeatable.",
+        help="With --rewrite: a rule to leave out (filter-down, filter-order, select-down, prune-columns, "
+        "split-aggregate, group-values or drop-early); repeatable.",
         show_default=False,
     ),
 ]

@@ -6,6 +6,7 @@ that they come from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
-from headwater.plan.profile import Known, OperatorProfile, Profile, row_bytes
+from headwater.plan.profile import ASSUMED_CPU_S, Known, OperatorProfile, Profile, row_bytes
 
 ASSUMED: Mapping[type[ops.Operator], float] = {ops.Where: 0.5, stateful.Aggregate: 0.1, stateful.CountWindow: 0.1}
 """Rows out per row in of operators without a profile; 1 for others."""
@@ -60,6 +61,18 @@ class FlowFigures:
             found[id_] = {x: rate * selectivity for x, rate in came.items()}
         return found
 
+    @cached_property
+    def cores(self) -> float:
+        """The processor load of all operators: core seconds per second."""
+        found = 0.0
+        for id_ in self.dataflow.order:
+            operator = self.dataflow[id_]
+            origin = self.origins.get(id_, id_)
+            cost = self.known.operator(origin).cpu_s if origin else ASSUMED_CPU_S
+            came = [sum(self.rows[i].values()) for i in operator.inputs] or [sum(self.rows[id_].values())]
+            found += math.fsum(came) * cost
+        return found
+
     def selectivity(self, id_: str) -> float:
         """Return the rows out per row in of an operator."""
         operator = self.dataflow[id_]
@@ -84,13 +97,17 @@ class FlowFigures:
         """Estimate the selectivity of partial results: at most, every zone has all groups that were measured.
 
         Where the keys tell the locations apart, no group is in two zones; an assumed selectivity is that of each zone.
+        Of groups by a further column nothing is measured: their number is taken for the geometric mean of the number of
+        rows and that of the final groups.
         """
         located = {c.lower() for c in self.dataflow.types[partial.inputs[0]].located_by}
         profile = self.known.profile
         measured = profile is not None and self.origins.get(final, final) in profile.operators
         together = bool(located & {k.lower() for k in partial.keys}) or not measured
         zones = 1 if together else self._zones(partial.layer)
-        return min(1.0, self._own(final) * zones * _panes_per_window(self.dataflow[final], partial))
+        groups = self._own(final) * zones * _panes_per_window(self.dataflow[final], partial)
+        finer = len(partial.keys) > len(getattr(self.dataflow[final], "keys", ()))
+        return min(1.0, math.sqrt(groups) if finer else groups)
 
     def _zones(self, layer: str | None) -> int:
         """Return the number of zones of a layer with the dataflow's locations; without a layer, of the lowest."""

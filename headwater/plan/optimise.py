@@ -1,5 +1,7 @@
 """Choose among equivalent dataflows the one that sends least over links, rule by rule. Pure.
 
+Costs are bytes over links, and then processor load: a rule that saves load may not send more.
+
 Marks (``to_layer``) are binding: an operator that is left where it was runs in its marked layer. A dataflow without
 marks gets the layers with the least traffic: sources in the lowest layer, sinks in the highest. A rule is applied where
 it saves bytes, and nowhere else: inside a unit, Spark's own optimizer does the rest. The result is ordinary: a dataflow
@@ -11,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError
@@ -35,15 +38,21 @@ _LEAST = 1e-6  # share of the traffic that a rule has to save
 
 @dataclass(frozen=True, kw_only=True)
 class RuleUse:
-    """A rule and an operator: what it changed and saves, in bytes per second over all links, or why it did not."""
+    """A rule and an operator: what it changed and saves, or why it did not.
+
+    ``saves_bytes_per_s``: over all links. ``saves_cores``: core seconds per second, of rules that save load.
+    """
 
     rule: str
     operator: str
     applied: bool
     what: str
     saves_bytes_per_s: float = 0.0
+    saves_cores: float = 0.0
 
     def __str__(self) -> str:
+        if self.applied and self.saves_cores:
+            return f"{self.rule} at '{self.operator}': {self.what}; saves {self.saves_cores:.2g} cores"
         if self.applied:
             return f"{self.rule} at '{self.operator}': {self.what}; saves {format_size(self.saves_bytes_per_s)}/s"
         return f"not {self.rule} at '{self.operator}': {self.what}"
@@ -113,6 +122,16 @@ class _Choice:
     def bytes_per_s(self) -> float:
         return math.fsum(self.links.values())
 
+    def cost(self, of: Literal["bytes", "load"]) -> float:
+        """Return bytes per second over all links, or core seconds per second."""
+        return self.bytes_per_s if of == "bytes" else self.figures.cores
+
+    def is_better(self, other: _Choice, rule: RewriteRule, start: _Choice) -> bool:
+        """Return whether it saves what a rule is to save, by a share of the cost at the start, and sends no more."""
+        if rule.saves == "load" and self.bytes_per_s > other.bytes_per_s + _LEAST * start.bytes_per_s:
+            return False
+        return self.cost(rule.saves) < other.cost(rule.saves) - _LEAST * max(start.cost(rule.saves), 1e-9)
+
 
 class _RuleSearch:
     """Apply rules greedily: the first rule at the first operator where it saves something, again and again."""
@@ -163,9 +182,9 @@ class _RuleSearch:
             if not applied:
                 break
         done = {(use.rule, use.operator) for use in uses}
-        behind = {rule.name: rule.behind for rule in rules}
+        by_name = {rule.name: rule for rule in rules}
         left = [use for key, use in refused.items() if key not in done and use.operator in now.figures.dataflow]
-        return now, [*uses, *(use for use in left if _crosses(now, use.operator, behind=behind[use.rule]))]
+        return now, [*uses, *(use for use in left if _crosses(now, use.operator, by_name[use.rule]))]
 
     def _try(self, now: _Choice, rule: RewriteRule, id_: str) -> tuple[_Choice | None, RuleUse | None]:
         """Apply a rule to an operator as far as it goes; return the best of the steps, if it saves something."""
@@ -183,15 +202,19 @@ class _RuleSearch:
             except HeadwaterError as error:
                 reason = reason or error.what
                 continue
-            least = (best or now).bytes_per_s
-            if choice.bytes_per_s < least - _LEAST * max(now.bytes_per_s, 1e-9):
+            if choice.is_better(best or now, rule, now):
                 best, what = choice, "; ".join(words)
         if best is not None:
             saved = now.bytes_per_s - best.bytes_per_s
-            use = RuleUse(rule=rule.name, operator=id_, applied=True, what=what, saves_bytes_per_s=saved)
+            cores = now.figures.cores - best.figures.cores if rule.saves == "load" else 0.0
+            use = RuleUse(
+                rule=rule.name, operator=id_, applied=True, what=what, saves_bytes_per_s=saved, saves_cores=cores
+            )
             return best, use
         if words:
-            reason = "it saves nothing on any link" + (f"; further, {reason}" if reason else "")
+            reason = ("it saves nothing on any link" if rule.saves == "bytes" else "it saves no load") + (
+                f"; further, {reason}" if reason else ""
+            )
         if reason is None:
             return None, None
         return None, RuleUse(rule=rule.name, operator=id_, applied=False, what=reason)
@@ -209,10 +232,12 @@ def _is_idle(choice: _Choice, id_: str) -> bool:
     return any(getattr(o, "partial", None) is True and layers[o.id] == layers[id_] for o in above)
 
 
-def _crosses(choice: _Choice, id_: str, *, behind: bool) -> bool:
-    """Return whether a stream crosses a link behind an operator, or anywhere before it."""
+def _crosses(choice: _Choice, id_: str, rule: RewriteRule) -> bool:
+    """Return whether a stream that a rule is about crosses a link; one that saves load is about any stream."""
     flow, layers = choice.figures.dataflow, choice.layers
-    if behind:
+    if rule.saves == "load":
+        return True
+    if rule.behind:
         return any(layers[c] != layers[id_] for c in flow.consumers[id_])
     todo, seen = [id_], {id_}
     while todo:

@@ -11,11 +11,15 @@ from headwater.dataflow import stateful
 from headwater.dataflow.graph import Dataflow
 from headwater.rewrite.editing import apart, edited_flow, fresh_name
 from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten, RuleResult
-from headwater.sql.mergeable import merged
+from headwater.sql.lexer import quote_name
+from headwater.sql.mergeable import merged, value_column
+from headwater.sql.schema import Column
 
 PARTIAL = "partial"
 """Suffix of the operators made here."""
 _WINDOW = "window"
+_ROWS = (("partial", "count(*)"),)
+"""Aggregates of groups that are sent for their keys alone."""
 
 
 def split_aggregate(flow: Dataflow, id_: str) -> RuleResult:
@@ -28,6 +32,30 @@ def split_aggregate(flow: Dataflow, id_: str) -> RuleResult:
     Preconditions: all aggregates merge, the window is one of time (a session of one zone may join two of another), and
     its result is output once (partial results would have to be taken back).
     """
+    return _in_two_steps(flow, id_)
+
+
+def group_values(flow: Dataflow, id_: str) -> RuleResult:
+    """Send each value of a column once per zone and group, with partial results of its rows, and aggregate these.
+
+    Distinct values, percentiles and HyperLogLog++ follow from the values and the number of rows of each.
+
+    Preconditions: those of ``split_aggregate``, and the aggregates that need all values need those of one column.
+    """
+    whole = flow[id_]
+    if not isinstance(whole, stateful.Aggregate) or whole.partial or not apart(flow, id_, whole.inputs[0]):
+        return None
+    try:
+        value = value_column(whole.aggregates, flow.types[whole.inputs[0]].schema)
+    except HeadwaterError as error:
+        return NotRewritten(reason=error.what)
+    if value is None or value.name.lower() in {key.lower().strip("`") for key in whole.keys}:
+        return None
+    return _in_two_steps(flow, id_, value)
+
+
+def _in_two_steps(flow: Dataflow, id_: str, value: Column | None = None) -> RuleResult:
+    """Aggregate in each zone, with a column more among the keys, and merge the results."""
     whole = flow[id_]
     if not isinstance(whole, stateful.Aggregate) or whole.partial or not apart(flow, id_, whole.inputs[0]):
         return None
@@ -41,14 +69,15 @@ def split_aggregate(flow: Dataflow, id_: str) -> RuleResult:
     source = flow.types[above]
     keys = [source.schema.column(ops.column_named(whole, key, source.schema)) for key in whole.keys]
     try:
-        parts = merged(whole.aggregates, source.schema, keys)
+        parts = merged(whole.aggregates, source.schema, keys, value=value)
         partial = replace(
             whole,
             id=fresh_name(flow, id_, PARTIAL),
             layer=flow[above].layer,
             requires=flow[above].requires,
             window=_panes(whole),
-            aggregates=parts.partial,
+            keys=(*whole.keys, *([] if value is None else [quote_name(value.name)])),
+            aggregates=parts.partial or _ROWS,
             partial=True,
         )
         window = whole.window if whole.window is None else replace(whole.window, column=_WINDOW)
@@ -100,5 +129,10 @@ SPLIT_AGGREGATE = RewriteRule(
     name="split-aggregate",
     summary="each zone aggregates its rows, and the results are merged behind the link",
     apply=split_aggregate,
+)
+GROUP_VALUES = RewriteRule(
+    name="group-values",
+    summary="each zone sends each value of a column once, for distinct values and percentiles",
+    apply=group_values,
 )
 DROP_EARLY = RewriteRule(name="drop-early", summary="each zone drops its own duplicates first", apply=drop_early)

@@ -172,6 +172,29 @@ def _split(flow: Dataflow, where: ops.Where, before: ops.Operator, inputs: Mappi
     )
 
 
+def filter_order(flow: Dataflow, id_: str) -> RuleResult:
+    """Swap a filter with the one before it.
+
+    Preconditions: both are in one layer and for the same hosts, nobody else reads the first one's rows, and the second
+    condition cannot fail, since the first one may guard it. Whether it is worth it is a matter of their costs and
+    selectivities: of independent filters, those with the greatest (1 - selectivity) / cost go first (Hellerstein and
+    Stonebraker: "Predicate Migration", SIGMOD 1993, section 3).
+    """
+    second = flow[id_]
+    first = flow[second.inputs[0]] if isinstance(second, ops.Where) else None
+    if not isinstance(second, ops.Where) or not isinstance(first, ops.Where):
+        return None
+    if (first.layer, first.requires) != (second.layer, second.requires):
+        return None
+    if len(flow.consumers[first.id]) > 1:
+        return NotRewritten(reason=f"{_others(flow, first.id, id_)} read all rows of '{first.id}'")
+    if may_raise(second.condition, flow.types[first.id].schema):
+        return NotRewritten(reason=f"its condition may fail on rows that '{first.id}' drops")
+    changed: list[ops.Operator] = [replace(second, inputs=first.inputs), replace(first, inputs=(id_,))]
+    changed += [reading(flow[c], id_, first.id) for c in flow.consumers[id_]]
+    return Rewritten(dataflow=edited_flow(flow, changed), what=f"filter before '{first.id}'", moved=(id_,))
+
+
 def _others(flow: Dataflow, above: str, id_: str) -> str:
     return ", ".join(f"'{c}'" for c in flow.consumers[above] if c != id_)
 
@@ -180,4 +203,10 @@ FILTER_DOWN = RewriteRule(
     name="filter-down",
     summary="filters move past projections, unions, joins and groups, towards the sources",
     apply=filter_down,
+)
+FILTER_ORDER = RewriteRule(
+    name="filter-order",
+    summary="of neighbouring filters, those that drop most rows for their cost come first",
+    apply=filter_order,
+    saves="load",
 )

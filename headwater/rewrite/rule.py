@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from headwater.dataflow.graph import Dataflow
 
@@ -38,10 +39,12 @@ RuleResult = Rewritten | NotRewritten | None
 class RewriteRule:
     """A rewrite rule: its name, its effect in one line, and its function over a dataflow and an operator's name.
 
-    ``behind``: it is about the stream behind the operator; otherwise about the streams before it.
+    ``behind``: it is about the stream behind the operator; otherwise about the streams before it. ``saves``: it is
+    applied where it saves bytes over links, or processor load without more bytes.
     """
 
     name: str
     summary: str
     apply: Callable[[Dataflow, str], RuleResult]
     behind: bool = False
+    saves: Literal["bytes", "load"] = "bytes"

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headwater.core.errors import PlacementError, suggestion
-from headwater.rewrite.aggregates import DROP_EARLY, SPLIT_AGGREGATE
-from headwater.rewrite.filters import FILTER_DOWN
+from headwater.rewrite.aggregates import DROP_EARLY, GROUP_VALUES, SPLIT_AGGREGATE
+from headwater.rewrite.filters import FILTER_DOWN, FILTER_ORDER
 from headwater.rewrite.projections import PRUNE_COLUMNS, SELECT_DOWN
 from headwater.rewrite.rule import RewriteRule
 
-RULES: tuple[RewriteRule, ...] = (FILTER_DOWN, SELECT_DOWN, PRUNE_COLUMNS, SPLIT_AGGREGATE, DROP_EARLY)
+RULES: tuple[RewriteRule, ...] = (
+    FILTER_DOWN,
+    SELECT_DOWN,
+    PRUNE_COLUMNS,
+    SPLIT_AGGREGATE,
+    GROUP_VALUES,
+    DROP_EARLY,
+    FILTER_ORDER,
+)
 """Those that only leave things out come first: a rule that adds work has to save more than they do."""
 
 

@@ -2,6 +2,9 @@
 
 The merged result is that of one aggregate over all rows: exactly for whole numbers, decimals, minima, maxima, counts
 and top rows; for floating-point numbers as exactly as their sums in another order of rows.
+
+Aggregates that need all values of a column, but not each of its rows, are merged from groups by these values: distinct
+ones, percentiles by the counts of values, and HyperLogLog++, whose registers are maxima over the values.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ _SPREADS = {"var_pop": (0, False), "var_samp": (1, False), "variance": (1, False
 _SPREADS |= {"stddev_pop": (0, True), "stddev_samp": (1, True), "stddev": (1, True), "std": (1, True)}
 """For variances and standard deviations: what is taken from the count, and whether the root is taken."""
 _WHY = {
-    "approx_count_distinct": "Spark merges no estimates of it",
+    "approx_count_distinct": "it needs all distinct values",
     "percentile_approx": "Spark merges no estimates of it",
     "approx_percentile": "Spark merges no estimates of it",
     "percentile": "it needs all values",
@@ -35,6 +38,8 @@ _WHY = {
     "array_agg": "the order of its elements would change",
     "collect_set": "the order of its elements would change",
 }
+_OF_VALUES = frozenset(["approx_count_distinct", "percentile", "median"])
+"""Aggregates, beside those with DISTINCT, that follow from the values of a column and the number of rows of each."""
 _EXACT_DIGITS = 12
 """Digits of a quotient beyond those of the average: rounded twice, it is still the same for up to 10^11 rows."""
 
@@ -51,12 +56,14 @@ class NotMergeable(DataflowError):
     """An aggregate whose partial results do not suffice for its result."""
 
 
-def merged(aggregates: tuple[tuple[str, str], ...], schema: Schema, keys: Iterable[Column]) -> Merged:
+def merged(
+    aggregates: tuple[tuple[str, str], ...], schema: Schema, keys: Iterable[Column], *, value: Column | None = None
+) -> Merged:
     """Split aggregates over rows of ``schema``; ``keys`` are the columns of groups beside them.
 
-    Raises NotMergeable with the reason.
+    ``value``: a further column of the partial results' groups (``value_column``). Raises NotMergeable with the reason.
     """
-    splitting = _Splitting(schema, [key.name for key in keys])
+    splitting = _Splitting(schema, [key.name for key in keys], value)
     trees = [(alias, mapped(parse(text), splitting.split)) for alias, text in aggregates]
     partial = splitting.schema()
     final = []
@@ -67,18 +74,46 @@ def merged(aggregates: tuple[tuple[str, str], ...], schema: Schema, keys: Iterab
     return Merged(tuple(splitting.columns.items()), tuple(final))
 
 
+def value_column(aggregates: tuple[tuple[str, str], ...], schema: Schema) -> Column | None:
+    """Return the column of which some aggregates need all values; None if none does.
+
+    Raises NotMergeable where they need those of several columns, or of an expression.
+    """
+    found: set[str] = set()
+
+    def see(node: SyntaxNode, bound: frozenset[str]) -> None:
+        if isinstance(node, Call) and is_aggregate(node) and _needs_values(node):
+            found.update(printed(argument) for argument in (node.arguments if node.distinct else node.arguments[:1]))
+
+    for _, text in aggregates:
+        mapped(parse(text), see)
+    if not found:
+        return None
+    columns = [c for c in schema.columns if {c.name.lower(), quoted(c.name).lower()} & {t.lower() for t in found}]
+    if len(columns) != 1 or len({text.lower().strip("`") for text in found}) != 1:
+        raise NotMergeable(f"all values of {', '.join(sorted(found))} are needed: those of one column could be grouped")
+    return columns[0]
+
+
+def _needs_values(node: Call) -> bool:
+    name = node.name.lower()
+    return (node.distinct and name not in ("min", "max")) or name in _OF_VALUES
+
+
 class _Splitting:
     """The columns of the partial results, found so far."""
 
-    def __init__(self, schema: Schema, taken: list[str]) -> None:
+    def __init__(self, schema: Schema, taken: list[str], value: Column | None) -> None:
         self._schema = schema
         self._taken = taken
+        self._value = value
         self.columns: dict[str, str] = {}
 
     def schema(self) -> Schema:
         """Return the columns of the partial results."""
         types = [Column(name, check_aggregate(text, self._schema).type) for name, text in self.columns.items()]
-        return Schema(tuple(types), internal=True)
+        values = () if self._value is None else (self._value,)
+        return Schema((*values, *types), internal=True)
 
     def split(self, node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
         """Return the merge of the partial results of an aggregate, or of the best rows; None for other nodes."""
@@ -87,6 +122,8 @@ class _Splitting:
         if not isinstance(node, Call) or not is_aggregate(node):
             return None
         name = node.name.lower()
+        if self._value is not None and _needs_values(node):
+            return self._of_values(node, self._value)
         if node.distinct and name not in ("min", "max"):
             raise NotMergeable(f"{name}(DISTINCT ...) needs all values")
         if name in _OF_ITSELF:
@@ -113,6 +150,22 @@ class _Splitting:
         name = free_name("partial", (*self._taken, *self._schema.names, *self.columns))
         self.columns[name] = text
         return quoted(name)
+
+    def _of_values(self, node: Call, value: Column) -> SyntaxNode:
+        """Return an aggregate over one row for each value, by the number of rows where that counts."""
+        name = node.name.lower()
+        if node.filter is not None:
+            raise NotMergeable(f"{name}(...) has a FILTER: the rows of a value would be told apart")
+        if name == "approx_count_distinct" and value.type.text in ("float", "double"):
+            raise NotMergeable(f"{name} of {value.type.text} tells 0.0 from -0.0, and groups do not")
+        if node.distinct or name == "approx_count_distinct":
+            return node
+        half = [parse("0.5D")] if name == "median" else []
+        given, share, *frequency = [*node.arguments, *half]
+        if frequency:
+            raise NotMergeable(f"{name}(...) has a frequency of its own")
+        count = self._column(Call("count", (given,)))
+        return parse(f"percentile({printed(given)}, {printed(share)}, {count})")
 
     def _sum(self, node: Call) -> SyntaxNode:
         kind = Inference(self._schema, place="outside").walk(node).type

@@ -69,7 +69,12 @@ def everything(path: str) -> Dataflow:
     """Build a dataflow with work for every rule."""
     builder, read = begun(path)
     windows(read, marked=True)
-    slid = read.where("v > 5").to_layer("cloud").group_by(hw.window("ts", "20 seconds", "15 seconds"), "k")
+    slid = (
+        read.where("v > 5")
+        .where("id % 7 <> 0")
+        .to_layer("cloud")
+        .group_by(hw.window("ts", "20 seconds", "15 seconds"), "k")
+    )
     slid.agg(**EVERY).write.memory("slid")
     halves = [read.where(f"id % 2 = {n}").select("id", "ts", "location", "k", "v").to_layer("cloud") for n in (0, 1)]
     halves[0].union(halves[1]).where("k = 'k2'").named("some").select("id", "k").write.memory("some_written")
@@ -80,6 +85,10 @@ def everything(path: str) -> Dataflow:
     joined = pairs.join(other, "k", within="1 second")
     joined.where("k <> 'k0' AND v < 25 AND w > 40").select("id", "other").write.memory("pairs")
     up(read, True).group_by(hw.window("ts", "30 seconds"), "k").agg(n="count(*)").top_k(2, "n").write.memory("top")
+    fives = read.select("ts", "k", "v", "id % 5 AS five").to_layer("cloud").named("fives")
+    kinds = {"n": "count(DISTINCT five)", "near": "approx_count_distinct(five)", "mid": "median(five)"}
+    kinds |= {"share": "percentile(five, array(0.1D, 0.8D))", "sum": "sum(DISTINCT five)", "mean": "avg(v)"}
+    fives.group_by(hw.window("ts", "20 seconds", "15 seconds"), "k").agg(**kinds).write.memory("values")
     last = read.select("ts", "id", "v").to_layer("cloud").top_k(3, "id", per=[hw.window("ts", "30 seconds")])
     last.write.memory("newest")
     return builder.build()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headwater.channels.bytestream import MalformedBytes
 from headwater.channels.entry import Entry, Floor
-from headwater.channels.followed import Bytes, Message
+from headwater.channels.followed import Bytes, RelayMessage
 from headwater.channels.segments import Segment
 
 NUMBERS = st.integers(0, 2**60)
@@ -33,7 +33,7 @@ ENTRIES = st.builds(
     ingested=st.none() | st.tuples(st.floats(0, 1e10), st.floats(0, 1e10)),
 )
 MESSAGES = st.builds(
-    Message,
+    RelayMessage,
     sent=st.floats(0, 1e9),
     floor=st.none() | st.builds(Floor, seq=NUMBERS, rows=NUMBERS, frontier=TIMES),
     part=st.none() | st.builds(Bytes, NUMBERS, NUMBERS, st.binary(max_size=50)),
@@ -43,8 +43,8 @@ MESSAGES = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(MESSAGES)
-def test_a_message_comes_back_equal(message: Message) -> None:
-    found = Message.from_bytes(message.to_bytes())
+def test_a_message_comes_back_equal(message: RelayMessage) -> None:
+    found = RelayMessage.from_bytes(message.to_bytes())
     assert found == message
     assert found.items == message.items
 
@@ -55,22 +55,22 @@ def test_an_entry_and_its_rows_are_one_small_message() -> None:
     )
     values: dict[str, Any] = {"epoch": 3, "batch": 77, "total_rows": 900, "high": 10**15, "written": 1_783_000_000.25}
     entry = Entry(seq=77, segments=(segment,), rows=8, bytes=90, lineage="5f0c", **values)
-    assert len(Message(sent=12.5, part=Bytes(0, 0, bytes(90)), entry=entry).to_bytes()) < 90 + 170
-    assert len(Message(sent=12.5).to_bytes()) < 10
+    assert len(RelayMessage(sent=12.5, part=Bytes(0, 0, bytes(90)), entry=entry).to_bytes()) < 90 + 170
+    assert len(RelayMessage(sent=12.5).to_bytes()) < 10
 
 
 @settings(max_examples=100, deadline=None)
 @given(MESSAGES, st.data())
-def test_damaged_messages_give_a_clear_error_or_another_message(message: Message, data: st.DataObject) -> None:
+def test_damaged_messages_give_a_clear_error_or_another_message(message: RelayMessage, data: st.DataObject) -> None:
     whole = bytearray(message.to_bytes())
     for _ in range(data.draw(st.integers(0, 2))):
         whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
     try:
-        Message.from_bytes(bytes(whole[: data.draw(st.integers(0, len(whole)))]))
+        RelayMessage.from_bytes(bytes(whole[: data.draw(st.integers(0, len(whole)))]))
     except MalformedBytes as error:
         assert error.hint is not None and "version" in error.hint
 
 
 def test_no_bytes_are_no_message() -> None:
     with pytest.raises(MalformedBytes, match="too early"):
-        Message.from_bytes(b"")
+        RelayMessage.from_bytes(b"")

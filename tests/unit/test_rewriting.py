@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from headwater.plan.optimise import optimise
 from headwater.plan.place import Setting
 from headwater.plan.profile import Known, OperatorProfile, Profile
 from headwater.plan.traffic import least_traffic, traffic
-from headwater.rewrite.aggregates import DROP_EARLY, SPLIT_AGGREGATE
-from headwater.rewrite.filters import FILTER_DOWN
+from headwater.rewrite.aggregates import DROP_EARLY, GROUP_VALUES, SPLIT_AGGREGATE
+from headwater.rewrite.filters import FILTER_DOWN, FILTER_ORDER
 from headwater.rewrite.projections import PRUNE_COLUMNS, SELECT_DOWN
 from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten, RuleResult
 from headwater.rewrite.rules import RULES
@@ -200,6 +201,62 @@ def test_a_projection_behind_a_link_moves_before_it_unless_it_requires_hosts() -
     assert "requires hosts" in refusal(SELECT_DOWN, marked(built(builder, bound)), "twice")
 
 
+def test_neighbouring_filters_are_swapped_unless_one_guards_the_other_or_others_read_between() -> None:
+    builder, rows = read()
+    first = rows.where("v > 5").named("first")
+    flow = built(builder, first.where("id > 3").named("second").where("k = 'a'").named("third"))
+    found = at(FILTER_ORDER, flow, "third")
+    assert isinstance(found, Rewritten)
+    assert [i for i in found.dataflow.order if i in ("first", "second", "third")] == ["first", "third", "second"]
+    assert found.dataflow["out"].inputs == ("second",)
+    assert at(FILTER_ORDER, flow, "first") is None
+    guarded = built(*guard())
+    assert "may fail on rows that 'first' drops" in refusal(FILTER_ORDER, guarded, "second")
+    builder, rows = read()
+    first = rows.where("v > 5").named("first")
+    first.write.memory("all")
+    assert "'all' read all rows" in refusal(
+        FILTER_ORDER, built(builder, first.where("id > 3").named("second")), "second"
+    )
+
+
+def guard() -> tuple[DataflowBuilder, hw.Stream]:
+    """Return a filter that keeps another one from a division by zero."""
+    builder, rows = read()
+    return builder, rows.where("id <> 0").named("first").where("10 / id > 1").named("second")
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_filters_are_in_the_order_of_the_least_load(data: st.DataObject) -> None:
+    number = data.draw(st.integers(2, 4))
+    shares = st.floats(0.05, 0.95)
+    profiles = {
+        f"f{n}": OperatorProfile(selectivity=data.draw(shares), cpu_s=data.draw(st.floats(1e-6, 1e-4)))
+        for n in range(number)
+    }
+    builder, rows = timed()
+    for n in range(number):
+        rows = rows.where(f"id > {n}").named(f"f{n}")
+    flow = built(builder, rows)
+    profile = Profile(dataflow=flow.name, operators=profiles)
+    found = optimise(flow, CONTINUUM, profile, (FILTER_ORDER,))
+    order = [i for i in found.dataflow.order if i in profiles]
+
+    def load(names: Sequence[str]) -> float:
+        left, total = 1.0, 0.0
+        for name in names:
+            total += left * profiles[name].cpu_s
+            left *= profiles[name].selectivity
+        return total
+
+    least = min(load(names) for names in itertools.permutations(profiles))
+    assert load(order) == pytest.approx(least, rel=1e-4)
+    saved = sum(use.saves_cores for use in found.rewriting.rules)
+    rate = sum(FlowFigures(dataflow=flow, continuum=CONTINUUM, known=Known(flow, profile)).rows["rows"].values())
+    assert saved == pytest.approx(rate * (load(list(profiles)) - least), rel=1e-3, abs=1e-4)
+
+
 # ---------------------------------------------------------------- aggregates
 
 
@@ -235,12 +292,56 @@ def test_sliding_windows_are_merged_from_panes() -> None:
         (grouped(hw.session_window("ts", "5 seconds"), n="count(*)"), "sessions"),
         (grouped(hw.window("ts", "5 seconds"), n="count(DISTINCT v)"), "all values"),
         (grouped(hw.window("ts", "5 seconds"), n="collect_list(v)"), "order of its elements"),
-        (grouped(hw.window("ts", "5 seconds"), n="approx_count_distinct(v)"), "estimates"),
+        (grouped(hw.window("ts", "5 seconds"), n="approx_count_distinct(v)"), "all distinct values"),
         (grouped(hw.window("ts", "5 seconds"), n="median(v)"), "all values"),
     ],
 )
 def test_aggregates_that_stay_whole(flow: Dataflow, reason: str) -> None:
     assert reason in refusal(SPLIT_AGGREGATE, marked(flow), "found")
+
+
+@pytest.mark.parametrize(
+    ("text", "partial", "final"),
+    [
+        ("count(DISTINCT V)", "count(*)", "count(DISTINCT v)"),
+        ("sum(DISTINCT v) + count(*)", "count(*)", "sum(DISTINCT v) + sum(partial)"),
+        ("approx_count_distinct(id, 0.1)", "count(*)", "approx_count_distinct(id, 0.1)"),
+        ("median(v)", "count(v)", "percentile(v, 0.5D, partial)"),
+        ("percentile(v, array(0.1, 0.9))", "count(v)", "percentile(v, array(0.1, 0.9), partial)"),
+    ],
+)
+def test_aggregates_of_values_are_computed_from_groups_by_them(text: str, partial: str, final: str) -> None:
+    flow = marked(grouped(hw.window("ts", "50 seconds", "20 seconds"), found=text))
+    result = at(GROUP_VALUES, flow, "found")
+    assert isinstance(result, Rewritten)
+    first, last = result.dataflow["found.partial"], result.dataflow["found"]
+    assert isinstance(first, Aggregate) and isinstance(last, Aggregate)
+    assert first.keys == ("k", "id" if "id" in text else "v") and last.keys == ("k",)
+    assert (first.aggregates, last.aggregates) == ((("partial", partial),), (("found", final),))
+    assert result.dataflow.types["found"] == flow.types["found"]
+    assert at(GROUP_VALUES, result.dataflow, "found") is None
+
+
+@pytest.mark.parametrize(
+    ("aggregates", "reason"),
+    [
+        ({"n": "count(DISTINCT v)", "m": "median(id)"}, "all values of `id`, `v`"),
+        ({"n": "count(DISTINCT v, id)"}, "those of one column"),
+        ({"n": "median(v + 1)"}, "those of one column"),
+        ({"n": "count(DISTINCT v) FILTER (WHERE id > 3)"}, "has a FILTER"),
+        ({"n": "approx_count_distinct(v)"}, "0.0 from -0.0"),
+        ({"n": "percentile(v, 0.5, id)"}, "a frequency of its own"),
+        ({"n": "count(DISTINCT v)", "all": "collect_list(v)"}, "order of its elements"),
+    ],
+)
+def test_aggregates_of_values_that_stay_whole(aggregates: dict[str, str], reason: str) -> None:
+    flow = marked(grouped(hw.window("ts", "5 seconds"), **aggregates))
+    assert reason in refusal(GROUP_VALUES, flow, "found")
+
+
+def test_values_are_not_grouped_where_no_aggregate_needs_them_or_they_are_keys() -> None:
+    assert at(GROUP_VALUES, marked(grouped(hw.window("ts", "5 seconds"), n="count(*)")), "found") is None
+    assert at(GROUP_VALUES, marked(grouped(hw.window("ts", "5 seconds"), n="count(DISTINCT k)")), "found") is None
 
 
 def test_an_aggregate_without_a_link_before_it_stays_whole() -> None:
