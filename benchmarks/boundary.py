@@ -1,19 +1,20 @@
 """Bytes over each link: all to the cloud, by the dataflow's marks, as the optimiser chooses, and the least possible.
 
 Dataflows run to their end on one Spark, in the same process, over zones whose links are metered: the Acme
-demonstration, the taxi query, the pipeline of the FlowUnits paper, and each Nexmark query (in the quick form, a few).
-The optimiser knows how many rows each operator
-takes and gives. The sinks of every variant are compared with one batch run before a figure counts.
+demonstration, the taxi query, the pipeline of the FlowUnits paper, and a dataflow of ``riot21`` (others by
+``--flows``), with marks that put parsing and filters beside the sensors. The optimiser knows how many rows each
+operator takes and gives. The sinks of every variant are compared with one batch run before a figure counts.
 
 * ``all_to_cloud``: sources and declarations of event time below, everything else in the cloud
 * ``by_marks``: layers as marked; ``marks_rewritten``: the same with ``--rewrite`` (not in the quick form)
 * ``optimised``: without marks, with ``--rewrite``
 * ``bound``: what the cloud must at least be told: the rows of the sink from which all results follow, sorted, in one
   batch, in the smaller of two forms: Arrow's, compressed by zstd at its highest level, and a channel's blocks at that
-  level. No placement sends less without knowing the data. Results that name no location have no bound for a single
-  link: all of them cross each level of the tree, wherever they are from.
+  level. No placement sends less without knowing the data.
 
-    python -m benchmarks.boundary [--quick] [--json FILE]
+    python -m benchmarks.boundary [--quick] [--json FILE] [--flows NAME ...]
+
+The JSON has a row for each dataflow and link, and one for all links (``"link": "all"``).
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import common
-from examples.nexmark.flow import QUERIES
+from benchmarks.reuse.workloads import workload
 from headwater.channels.blocks import encode_block
 from headwater.channels.segments import conform, normal_schema
 from headwater.continuum.model import Continuum
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.operators import Watermark
+from headwater.dataflow.operators import Operator, Watermark
+from headwater.dataflow.sinks import MemorySink, Sink
 from headwater.dataflow.sources import Source
+from headwater.dataflow.stateful import Scan
 from headwater.plan.build import build, in_layers
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.optimise import optimise
@@ -53,11 +56,11 @@ LEVEL = 19  # of zstd
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A dataflow with its zones, and the sink from which all results follow."""
+    """A dataflow with its zones, and the sinks from which all results follow."""
 
     flow: Dataflow
     continuum: Continuum
-    tells: str
+    tells: tuple[str, ...]
 
 
 def acme(place: Path, *, quick: bool) -> Case:
@@ -74,7 +77,7 @@ def acme(place: Path, *, quick: bool) -> Case:
     return Case(
         flow=demo.acme(str(place)),
         continuum=Continuum.from_yaml(demo.CONTINUUM),
-        tells="alarm_list",
+        tells=("alarm_list",),
     )
 
 
@@ -90,7 +93,7 @@ def taxi(place: Path, *, quick: bool) -> Case:
     return Case(
         flow=query(str(place), None, name="taxi"),
         continuum=Continuum.from_yaml(HERE / "continuum.yaml"),
-        tells="result",
+        tells=("result",),
     )
 
 
@@ -115,33 +118,47 @@ def flowunits(place: Path, *, quick: bool) -> Case:
     return Case(
         flow=pipeline(str(place / "{location}"), lambda found: found.write.memory("result"), batch_rows=burst.rows),
         continuum=Continuum.from_text(continuum_text()),
-        tells="result",
+        tells=("result",),
     )
 
 
-def nexmark(query: str, place: Path, *, quick: bool) -> Case:
-    """Return one of the Nexmark queries over generated events."""
-    from examples.nexmark.flow import HERE
-    from examples.nexmark.flow import nexmark as dataflow
-    from examples.nexmark.generate import Workload, write_files
+CITY = """
+name: city
+layers: [edge, cloud]
+zones:
+  C1: {layer: cloud}
+  E1: {layer: edge, parent: C1, locations: [city]}
+"""
 
-    workload = Workload()
-    for at, file in enumerate(write_files(place, 20_000 if quick else 200_000, workload, files=3)):
-        os.utime(file, (at, at))
+
+def riot(name: str, place: Path, *, quick: bool) -> Case:
+    """Return a dataflow of ``riot21`` over generated packs, its results in memory."""
+    from benchmarks.reuse.city import Feed, dataflow
+
+    (graph,) = (one for one in workload("riot21") if one.name == name)
+    feed = Feed(place / "in", 1.0)
+    for stream in sorted({kind.removeprefix("source:") for kind, _ in graph.tasks.values() if kind[:7] == "source:"}):
+        for number in range(1, 4):
+            feed.write(stream, number, 400 if quick else 4_000, 1_783_000_000.0 + 60 * number)
+            os.utime(place / "in" / stream / f"{number:08d}.json", (number, number))
+    flow = dataflow(graph, place)
+    found: list[Operator] = []
+    for operator in flow.operators:
+        made = MemorySink(id=operator.id, inputs=operator.inputs) if isinstance(operator, Sink) else operator
+        above = isinstance(operator, Sink | Scan)  # as an author marks: parsing and filters beside the sensors
+        found.append(replace(made, layer="cloud" if above else None))
     return Case(
-        flow=dataflow(str(place), [query], bounds=workload.bounds, name=f"nexmark-{query}"),
-        continuum=Continuum.from_yaml(HERE / "continuum.yaml"),
-        tells=query,
+        flow=flow.with_operators(found),
+        continuum=Continuum.from_text(CITY),
+        tells=tuple(sink.id for sink in flow.sinks),
     )
 
 
 CASES: Mapping[str, Callable[..., Case]] = {
-    "acme": acme,
-    "taxi": taxi,
-    "flowunits": flowunits,
-    **{f"nexmark-{query}": partial(nexmark, query) for query in QUERIES},
+    **{"acme": acme, "taxi": taxi, "flowunits": flowunits},
+    **{graph.name: partial(riot, graph.name) for graph in workload("riot21")},
 }
-IN_QUICK = ("acme", "taxi", "flowunits", "nexmark-q5", "nexmark-q8", "nexmark-q17")
+USUAL = ("acme", "taxi", "flowunits", "riot21-18-taxi-stats-avg")
 
 
 def usual_plans(case: Case) -> dict[str, DeploymentPlan]:
@@ -203,31 +220,14 @@ def measure(
     return {link.link: link.bytes for link in outcome.progress.links}
 
 
-def bounds(case: Case, links: list[str], rows: pa.Table) -> dict[str, int]:
-    """Return the compressed bytes of the rows that come over each link, and over all of them."""
+def bound(case: Case, link: str, rows: pa.Table) -> int:
+    """Return the compressed bytes of the rows that come over a link."""
     import pyarrow as pa
 
-    if "location" not in rows.column_names and len(links) > 1:
-        lowest, root = case.continuum.layers[0].name, case.continuum.root.name
-        zones = [case.continuum.covering(lowest, location) for location in case.flow.locations]
-        levels = {len(case.continuum.links_up(zone.name, root)) for zone in zones}
-        assert len(levels) == 1, "locations of several depths"
-        return {"all": levels.pop() * compressed(rows)}
-    found = {}
-    for zone in case.continuum.zones:
-        if zone.link is not None:
-            here = pa.array(case.continuum.covered(zone.name))
-            inside = rows
-            if "location" in rows.column_names:
-                inside = rows.filter(pa.compute.is_in(rows["location"], here))
-            found[zone.link.name] = compressed(inside)
-    return {**found, "all": sum(found.values())}
-
-
-def compressed(rows: pa.Table) -> int:
-    """Return the bytes of the rows, sorted and compressed."""
-    import pyarrow as pa
-
+    (lower,) = (zone for zone in case.continuum.zones if zone.link is not None and zone.link.name == link)
+    if "location" in rows.column_names:
+        here = case.continuum.covered(lower.name)
+        rows = rows.filter(pa.compute.is_in(rows["location"], pa.array(here)))
     if not rows.num_rows:
         return 0
     rows = rows.sort_by([(name, "ascending") for name in rows.column_names])
@@ -261,13 +261,13 @@ def run_case(name: str, place: Path, endpoint: LocalEndpoint, *, quick: bool) ->
         found[variant] = measure(plan, place / variant, endpoint, expected)
         say(f"{name} {variant}: {sum(found[variant].values()):,} bytes over all links, results right")
     links = [zone.link.name for zone in case.continuum.zones if zone.link is not None]
-    least = bounds(case, links, expected[case.tells])
     rows = []
     for link in links:
-        sent = {variant: of.get(link, 0) for variant, of in found.items()}
-        rows.append({"flow": name, "link": link, **sent, **({"bound": least[link]} if link in least else {})})
-    total = {variant: sum(of.values()) for variant, of in found.items()}
-    return [*rows, {"flow": name, "link": "all", **total, "bound": least["all"]}]
+        least = sum(bound(case, link, expected[sink]) for sink in case.tells)
+        sent = {variant: found[variant].get(link, 0) for variant in VARIANTS if variant in found}
+        rows.append({"flow": name, "link": link, **sent, "bound": least})
+    total = {key: sum(row[key] for row in rows) for key in (*found, "bound")}
+    return [*rows, {"flow": name, "link": "all", **total}]
 
 
 def say(text: str) -> None:
@@ -277,20 +277,18 @@ def say(text: str) -> None:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the table of the bytes."""
-    names = [name for name in (*VARIANTS, "bound") if any(name in row for row in rows)]
-    lines = [f"{'flow':<12} {'link':<10} " + " ".join(f"{name:>15}" for name in names)]
+    names = [name for name in (*VARIANTS, "bound") if name in rows[0]]
+    lines = [f"{'flow':<28} {'link':<10} " + " ".join(f"{name:>15}" for name in names)]
     for row in rows:
-        shown = (f"{row[name]:>15,}" if name in row else f"{'-':>15}" for name in names)
-        lines.append(f"{row['flow']:<12} {row['link']:<10} " + " ".join(shown))
+        lines.append(f"{row['flow']:<28} {row['link']:<10} " + " ".join(f"{row[name]:>15,}" for name in names))
     return "\n".join(lines)
 
 
 def main() -> int:
     """Measure, print a table, write JSON."""
     made = common.arguments("Bytes over links, as marked and as the optimiser chooses", repeats=1)
-    made.add_argument("--flows", nargs="+", choices=list(CASES), help="only these")
+    made.add_argument("--flows", nargs="+", choices=list(CASES), default=list(USUAL))
     options = made.parse_args()
-    flows = options.flows or (IN_QUICK if options.quick else list(CASES))
     facts = common.facts(quick=options.quick)
     rows: list[dict[str, Any]] = []
     from headwater.spark.endpoint import LocalEndpoint
@@ -301,7 +299,7 @@ def main() -> int:
         conf = {"spark.sql.shuffle.partitions": "1"}
         endpoint = LocalEndpoint.start(place / "spark", memory_mb=2048, python_path=root, extra_conf=conf, quick=True)
         try:
-            for name in flows:
+            for name in options.flows:
                 rows += run_case(name, place / name, endpoint, quick=options.quick)
                 common.write_result(options.json, {"rows": rows}, facts=facts)
         finally:

@@ -62,8 +62,9 @@ class RuleUse:
 class Rewriting:
     """The traffic over each link before and after, in bytes per second, and the use of each rule.
 
-    ``assumed``: the figures are assumptions, as there is no profile of some operators. ``placed``: the layers were
-    chosen, because the dataflow has no marks.
+    ``cores_before``, ``cores_after``: the processor load of all operators, in core seconds per second. ``assumed``:
+    the figures are assumptions, as there is no profile of some operators. ``placed``: the layers were chosen, because
+    the dataflow has no marks.
     """
 
     before: Mapping[str, float]
@@ -71,14 +72,17 @@ class Rewriting:
     rules: tuple[RuleUse, ...]
     assumed: bool
     placed: bool
+    cores_before: float = 0.0
+    cores_after: float = 0.0
 
     @property
     def words(self) -> list[str]:
-        """Describe it, a line for each rule."""
+        """Describe it: the traffic, the load, and a line for each rule."""
         sums = [format_size(sum(links.values())) for links in (self.before, self.after)]
         by = ", by assumed rates and sizes" if self.assumed else ""
         first = f"over all links {sums[0]}/s before and {sums[1]}/s after rewriting{by}"
-        return [first, *map(str, self.rules)]
+        load = f"processor load {self.cores_before:.2g} cores before and {self.cores_after:.2g} after"
+        return [first, load, *map(str, self.rules)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +107,13 @@ def optimise(
     found, uses = search.best(start, rules)
     flow = found.figures.dataflow if placed else _as_marked(found.figures.dataflow, dataflow, continuum)
     rewriting = Rewriting(
-        before=start.links, after=found.links, rules=tuple(uses), assumed=bool(known.assumed), placed=placed
+        before=start.links,
+        after=found.links,
+        rules=tuple(uses),
+        assumed=bool(known.assumed),
+        placed=placed,
+        cores_before=start.figures.cores,
+        cores_after=found.figures.cores,
     )
     deployment = in_layers(flow, continuum, found.layers)
     build(flow, continuum, deployment)

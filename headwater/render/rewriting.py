@@ -12,8 +12,8 @@ from headwater.plan.optimise import Rewriting
 
 def rewriting_view(rewriting: Rewriting) -> RenderableType:
     """Show the traffic of each link before and after, the rules that were applied, and why others were not."""
-    title, *_ = rewriting.words
-    parts: list[RenderableType] = [Text(f"Rewriting: {title}", style="bold")]
+    title, load, *_ = rewriting.words
+    parts: list[RenderableType] = [Text(f"Rewriting: {title}", style="bold"), Text(load)]
     if rewriting.placed:
         parts.append(Text("the dataflow has no marks: its layers are those with the least traffic"))
     names = dict.fromkeys((*rewriting.before, *rewriting.after))
