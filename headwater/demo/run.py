@@ -220,12 +220,12 @@ def link_bytes_without_edge(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the bytes on each link if all readings went to the cloud: in channel segments, and as CSV.
 
-    Every file's well-formed lines are written as one segment in the channels' own format
-    (Arrow, zstd), which favours this alternative: larger batches compress better.
+    Every file's well-formed lines are written as one segment in the form of channels that cross links, which favours
+    this alternative: larger batches compress better.
     """
     from pyarrow import csv
 
-    from headwater.channels.segments import SegmentWriter
+    from headwater.channels.segments import FOR_LINK, SegmentWriter
 
     continuum = plan.continuum
     links = {
@@ -245,7 +245,7 @@ def link_bytes_without_edge(
                 _reader(sound), read_options=csv.ReadOptions(column_names=["machine", "ts", "temperature"])
             )
             table = _as_sent(table, file.location)
-            writer = SegmentWriter(directory, event_time="ts", fsync=False, compression="zstd")
+            writer = SegmentWriter(directory, event_time="ts", fsync=False, compression=FOR_LINK)
             for batch in table.combine_chunks().to_batches():
                 writer.write(batch)
             segment = writer.close()
