@@ -61,7 +61,7 @@ class ByteReader:
     """Read what a ``ByteWriter`` has written; raise MalformedBytes where that is not possible."""
 
     def __init__(self, data: Buffer) -> None:
-        self._data = memoryview(data)
+        self._data = memoryview(data).cast("B")  # Arrow's buffers have signed bytes
         self._at = 0
 
     def number(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +37,7 @@ MESSAGES = st.builds(
     RelayMessage,
     sent=st.floats(0, 1e9),
     floor=st.none() | st.builds(Floor, seq=NUMBERS, rows=NUMBERS, frontier=TIMES),
-    part=st.none() | st.builds(Bytes, NUMBERS, NUMBERS, st.binary(max_size=50)),
+    part=st.none() | st.builds(Bytes, NUMBERS, NUMBERS, st.binary(max_size=200)),
     entry=st.none() | ENTRIES,
 )
 
@@ -44,8 +45,9 @@ MESSAGES = st.builds(
 @settings(max_examples=100, deadline=None)
 @given(MESSAGES)
 def test_a_message_comes_back_equal(message: RelayMessage) -> None:
-    found = RelayMessage.from_bytes(message.to_bytes())
-    assert found == message
+    sent = message.to_bytes()
+    found = RelayMessage.from_bytes(sent)
+    assert found == message == RelayMessage.from_bytes(memoryview(pa.py_buffer(sent)))
     assert found.items == message.items
 
 
