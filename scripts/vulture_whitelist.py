@@ -52,6 +52,7 @@ _.APP_1
 _.APP_2
 
 # Typer finds commands by their decorators, and their choices by the values of an enumeration.
+_._main
 _.demo
 _.viewer
 _.off
