@@ -157,6 +157,8 @@ def read_blocks(data: Buffer) -> Iterator[pa.RecordBatch]:
     of = ByteReader(data)
     if bytes(of.take(len(MAGIC))) != MAGIC:
         raise MalformedBytes("it begins with other bytes")
+    if of.at_end:
+        raise MalformedBytes("it has no rows")
     while not of.at_end:
         kind, data = of.take(1)[0], of.bytes()
         if kind == _COLUMNS:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headwater.channels.blocks import decode_block, encodable, encode_block
@@ -190,6 +190,8 @@ def test_damaged_bytes_give_a_clear_error_or_other_rows(data: st.DataObject) -> 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60))
+@example(MAGIC)
+@example(MAGIC + bytes(2))
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedBytes):
         list(read_blocks(data))
