@@ -186,18 +186,15 @@ def chosen_plans(case: Case, profile: Profile, *, quick: bool) -> dict[str, Depl
 
 
 def profile_of(case: Case, endpoint: LocalEndpoint) -> Profile:
-    """Return the selectivity of each operator, and the bytes of a row as channels send it, counted in one batch."""
+    """Return the selectivity of each operator, counted in one batch."""
     from headwater.testing.oracle import batch_frames
 
     flow = case.flow
-    rows = {id_: frame.toArrow() for id_, frame in batch_frames(endpoint.session(), flow, case.continuum).items()}
+    rows = {id_: frame.count() for id_, frame in batch_frames(endpoint.session(), flow, case.continuum).items()}
     operators = {}
     for id_ in flow.order:
-        came, found = sum(rows[i].num_rows for i in flow[id_].inputs), conformed(rows[id_])
-        operators[id_] = OperatorProfile(
-            selectivity=found.num_rows / came if came else 1.0,
-            bytes_out=len(encode_block(found, level=1)) / found.num_rows if found.num_rows else None,
-        )
+        came = sum(rows[i] for i in flow[id_].inputs)
+        operators[id_] = OperatorProfile(selectivity=rows[id_] / came if came else 1.0)
     return Profile(dataflow=flow.name, operators=operators)
 
 
