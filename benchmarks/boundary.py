@@ -1,16 +1,18 @@
 """Bytes over each link: all to the cloud, by the dataflow's marks, as the optimiser chooses, and the least possible.
 
 Dataflows run to their end on one Spark, in the same process, over zones whose links are metered: the Acme
-demonstration, the taxi query, the pipeline of the FlowUnits paper, and a dataflow of ``riot21`` (others by
-``--flows``), with marks that put parsing and filters beside the sensors. The optimiser knows how many rows each
-operator takes and gives. The sinks of every variant are compared with one batch run before a figure counts.
+demonstration, the taxi query, the pipeline of the FlowUnits paper, the Nexmark queries (in the quick form, a few), and
+a dataflow of ``riot21`` (others by ``--flows``), with marks that put parsing and filters beside the sensors. The
+optimiser knows how many rows each operator takes and gives. The sinks of every variant are compared with one batch run
+before a figure counts.
 
 * ``all_to_cloud``: sources and declarations of event time below, everything else in the cloud
 * ``by_marks``: layers as marked; ``marks_rewritten``: the same with ``--rewrite`` (not in the quick form)
 * ``optimised``: without marks, with ``--rewrite``
 * ``bound``: what the cloud must at least be told: the rows of the sink from which all results follow, sorted, in one
   batch, in the smaller of two forms: Arrow's, compressed by zstd at its highest level, and a channel's blocks at that
-  level. No placement sends less without knowing the data.
+  level. No placement sends less without knowing the data. Results that name no location have no bound for a single
+  link: all of them cross each level of the tree, wherever they are from.
 
     python -m benchmarks.boundary [--quick] [--json FILE] [--flows NAME ...]
 
@@ -30,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import common
 from benchmarks.reuse.workloads import workload
+from examples.nexmark.flow import QUERIES
 from headwater.channels.blocks import encode_block
 from headwater.channels.segments import conform, normal_schema
 from headwater.continuum.model import Continuum
@@ -122,6 +125,22 @@ def flowunits(place: Path, *, quick: bool) -> Case:
     )
 
 
+def nexmark(query: str, place: Path, *, quick: bool) -> Case:
+    """Return one of the Nexmark queries over generated events."""
+    from examples.nexmark.flow import HERE
+    from examples.nexmark.flow import nexmark as dataflow
+    from examples.nexmark.generate import Workload, write_files
+
+    workload = Workload()
+    for at, file in enumerate(write_files(place, 20_000 if quick else 200_000, workload, files=3)):
+        os.utime(file, (at, at))
+    return Case(
+        flow=dataflow(str(place), [query], bounds=workload.bounds, name=f"nexmark-{query}"),
+        continuum=Continuum.from_yaml(HERE / "continuum.yaml"),
+        tells=(query,),
+    )
+
+
 CITY = """
 name: city
 layers: [edge, cloud]
@@ -156,9 +175,12 @@ def riot(name: str, place: Path, *, quick: bool) -> Case:
 
 CASES: Mapping[str, Callable[..., Case]] = {
     **{"acme": acme, "taxi": taxi, "flowunits": flowunits},
+    **{f"nexmark-{query}": partial(nexmark, query) for query in QUERIES},
     **{graph.name: partial(riot, graph.name) for graph in workload("riot21")},
 }
-USUAL = ("acme", "taxi", "flowunits", "riot21-18-taxi-stats-avg")
+_OF_PAPERS = ("acme", "taxi", "flowunits", "riot21-18-taxi-stats-avg")
+IN_QUICK = (*_OF_PAPERS, "nexmark-q5", "nexmark-q8", "nexmark-q17")
+USUAL = (*_OF_PAPERS, *(f"nexmark-{query}" for query in QUERIES))
 
 
 def usual_plans(case: Case) -> dict[str, DeploymentPlan]:
@@ -220,14 +242,31 @@ def measure(
     return {link.link: link.bytes for link in outcome.progress.links}
 
 
-def bound(case: Case, link: str, rows: pa.Table) -> int:
-    """Return the compressed bytes of the rows that come over a link."""
+def bounds(case: Case, links: list[str], rows: pa.Table) -> dict[str, int]:
+    """Return the compressed bytes of the rows that come over each link, and over all of them."""
     import pyarrow as pa
 
-    (lower,) = (zone for zone in case.continuum.zones if zone.link is not None and zone.link.name == link)
-    if "location" in rows.column_names:
-        here = case.continuum.covered(lower.name)
-        rows = rows.filter(pa.compute.is_in(rows["location"], pa.array(here)))
+    if "location" not in rows.column_names and len(links) > 1:
+        lowest, root = case.continuum.layers[0].name, case.continuum.root.name
+        zones = [case.continuum.covering(lowest, location) for location in case.flow.locations]
+        levels = {len(case.continuum.links_up(zone.name, root)) for zone in zones}
+        assert len(levels) == 1, "locations of several depths"
+        return {"all": levels.pop() * compressed(rows)}
+    found = {}
+    for zone in case.continuum.zones:
+        if zone.link is not None:
+            here = pa.array(case.continuum.covered(zone.name))
+            inside = rows
+            if "location" in rows.column_names:
+                inside = rows.filter(pa.compute.is_in(rows["location"], here))
+            found[zone.link.name] = compressed(inside)
+    return {**found, "all": sum(found.values())}
+
+
+def compressed(rows: pa.Table) -> int:
+    """Return the bytes of the rows, sorted and compressed."""
+    import pyarrow as pa
+
     if not rows.num_rows:
         return 0
     rows = rows.sort_by([(name, "ascending") for name in rows.column_names])
@@ -261,13 +300,14 @@ def run_case(name: str, place: Path, endpoint: LocalEndpoint, *, quick: bool) ->
         found[variant] = measure(plan, place / variant, endpoint, expected)
         say(f"{name} {variant}: {sum(found[variant].values()):,} bytes over all links, results right")
     links = [zone.link.name for zone in case.continuum.zones if zone.link is not None]
+    of_sinks = [bounds(case, links, expected[sink]) for sink in case.tells]
+    least = {link: sum(of[link] for of in of_sinks) for link in (*links, "all") if all(link in of for of in of_sinks)}
     rows = []
     for link in links:
-        least = sum(bound(case, link, expected[sink]) for sink in case.tells)
-        sent = {variant: found[variant].get(link, 0) for variant in VARIANTS if variant in found}
-        rows.append({"flow": name, "link": link, **sent, "bound": least})
-    total = {key: sum(row[key] for row in rows) for key in (*found, "bound")}
-    return [*rows, {"flow": name, "link": "all", **total}]
+        sent = {variant: of.get(link, 0) for variant, of in found.items()}
+        rows.append({"flow": name, "link": link, **sent, **({"bound": least[link]} if link in least else {})})
+    total = {variant: sum(of.values()) for variant, of in found.items()}
+    return [*rows, {"flow": name, "link": "all", **total, "bound": least["all"]}]
 
 
 def say(text: str) -> None:
@@ -277,18 +317,20 @@ def say(text: str) -> None:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the table of the bytes."""
-    names = [name for name in (*VARIANTS, "bound") if name in rows[0]]
+    names = [name for name in (*VARIANTS, "bound") if any(name in row for row in rows)]
     lines = [f"{'flow':<28} {'link':<10} " + " ".join(f"{name:>15}" for name in names)]
     for row in rows:
-        lines.append(f"{row['flow']:<28} {row['link']:<10} " + " ".join(f"{row[name]:>15,}" for name in names))
+        shown = (f"{row[name]:>15,}" if name in row else f"{'-':>15}" for name in names)
+        lines.append(f"{row['flow']:<28} {row['link']:<10} " + " ".join(shown))
     return "\n".join(lines)
 
 
 def main() -> int:
     """Measure, print a table, write JSON."""
     made = common.arguments("Bytes over links, as marked and as the optimiser chooses", repeats=1)
-    made.add_argument("--flows", nargs="+", choices=list(CASES), default=list(USUAL))
+    made.add_argument("--flows", nargs="+", choices=list(CASES), help="only these")
     options = made.parse_args()
+    flows = options.flows or (IN_QUICK if options.quick else USUAL)
     facts = common.facts(quick=options.quick)
     rows: list[dict[str, Any]] = []
     from headwater.spark.endpoint import LocalEndpoint
@@ -299,7 +341,7 @@ def main() -> int:
         conf = {"spark.sql.shuffle.partitions": "1"}
         endpoint = LocalEndpoint.start(place / "spark", memory_mb=2048, python_path=root, extra_conf=conf, quick=True)
         try:
-            for name in options.flows:
+            for name in flows:
                 rows += run_case(name, place / name, endpoint, quick=options.quick)
                 common.write_result(options.json, {"rows": rows}, facts=facts)
         finally:
