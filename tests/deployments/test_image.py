@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -141,22 +140,3 @@ def test_the_health_check_tells_an_agent_that_answers(image: tuple[dict[str, Any
     token = SiteSecret.parse("a-site-secret-for-the-image", where="test").of("E1").text
     done = inside("sh", "-c", watched, **{TOKEN_ENV: token})
     assert "healthy" in done.stdout and "ending with its units" in done.stdout, done.stdout + done.stderr
-
-
-FLOW = """
-import headwater as hw
-f = hw.flow("few", locations=["L1"])
-rows = f.read.csv("/var/lib/headwater/in", "id bigint, v double").where("v > 1").named("rows")
-rows.write.json("/var/lib/headwater/out")
-"""
-
-
-@pytest.mark.long
-def test_a_dataflow_runs_in_it(image: tuple[dict[str, Any], Path], inside: Inside) -> None:
-    write = f"mkdir in && printf '1,0.5\\n2,1.5\\n3,2.5\\n' > in/a.csv && printf %s {shlex.quote(FLOW)} > flow.py"
-    zones = "name: one\nlayers: [edge]\nzones: {E1: {layer: edge, locations: [L1], profile: small}}\n"
-    run = "headwater run flow.py -c zones.yaml --until-drained && cat out/*.json"
-    done = inside("tini", "--", "sh", "-ec", f"{write}; printf %s {shlex.quote(zones)} > zones.yaml; {run}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert sorted(row["id"] for row in rows) == [2, 3]
