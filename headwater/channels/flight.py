@@ -12,6 +12,7 @@ from headwater.channels.base import Backlog, ChannelStats
 from headwater.channels.entry import Entry, Floor
 from headwater.channels.followed import Bytes, RelayMessage
 from headwater.channels.wire import Wire
+from headwater.core.compatible import known
 
 CHUNK = pa.schema([])
 """The columns of a followed log's stream: its messages are in the metadata (``followed``)."""
