@@ -28,7 +28,15 @@ from tests.deployments.agents import AgentProcess
 from tests.deployments.flows import rows
 from tests.deployments.test_handover import written
 from tests.deployments.test_replay import until
-from tests.deployments.versions import NEWER_VERSION, ROOT, installed_wheel, numbered_tree, older_tree, run
+from tests.deployments.versions import (
+    NEWER_VERSION,
+    OLDER_VERSION,
+    ROOT,
+    installed_wheel,
+    numbered_tree,
+    older_tree,
+    run,
+)
 
 SITE = "a-site-secret-of-two-versions"
 
@@ -103,7 +111,7 @@ def test_an_agent_and_a_client_of_two_versions_understand_each_other(tmp_path: P
         token = SiteSecret.parse(SITE, where="test").of("E1").order_token
         wire = Wire(agent.address, Credentials(token), "E1")
         client = AgentClient("E1", lambda call, body, s: wire.ask(call, body, seconds=s), Stamps("newer", 1))
-        assert client.hello().get("version") == (hw.__version__ if older == "client" else None)
+        assert client.hello().get("version") == (hw.__version__ if older == "client" else OLDER_VERSION)
         assert isinstance(client.progress("tiny"), Progress)
     finally:
         agent.end()
@@ -167,7 +175,7 @@ def test_a_unit_is_moved_between_versions(endpoint: LocalEndpoint, tmp_path: Pat
             headwater("move", "rising", "--to", "cloud", "--yes", "--wait")
             feed(1)
             if older != "controller":
-                expected = {zone: "" if zone in upgraded else NEWER_VERSION for zone in agents}
+                expected = {zone: OLDER_VERSION if zone in upgraded else NEWER_VERSION for zone in agents}
                 until(lambda: hosts() == expected, f"the versions {expected}")
         acting = new
         for zone in upgraded:

@@ -13,23 +13,23 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-OLDER = "208a05595fa6435d09e52394bae5700c61e814eb"
-"""The last commit whose agents do not state their version."""
+OLDER = "0c72f00f5874dc10f27d944dcf11a56b1e0edb85"
+"""The first commit of protocol 5."""
 PARTS = ("headwater", "pyproject.toml", "README.md", "LICENSE")
 """What a wheel is made of."""
-NEWER_VERSION = "99.0"
-"""The version of the wheel of the present tree; its protocol is that of the tree."""
+OLDER_VERSION, NEWER_VERSION = "0.0.1", "99.0"
+"""The versions of the older tree and of the wheel of the present one; their protocols are those of the trees."""
 
 
 def older_tree(place: Path) -> Path:
-    """Write the source of the older version to a directory; without history, the present one with an older number."""
+    """Write the source of the older commit to a directory, as an older version; without history, the present one."""
     place.mkdir(parents=True)
     archive = subprocess.run(["git", "archive", OLDER, *PARTS], cwd=ROOT, capture_output=True)
     if archive.returncode == 0:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as file:
             file.extractall(place, filter="data")
-        return place
-    return numbered_tree(place, "0.0.1")
+        return _numbered(place, OLDER_VERSION)
+    return numbered_tree(place, OLDER_VERSION)
 
 
 def numbered_tree(place: Path, version: str) -> Path:
@@ -40,6 +40,11 @@ def numbered_tree(place: Path, version: str) -> Path:
             shutil.copytree(ROOT / part, place / part, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / part, place / part)
+    return _numbered(place, version)
+
+
+def _numbered(place: Path, version: str) -> Path:
+    """Write a version number into the source in a directory."""
     for name, pattern in (
         ("pyproject.toml", r'(?m)^version = ".*"$'),
         ("headwater/__init__.py", r'(?m)^__version__ = ".*"$'),
