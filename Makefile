@@ -7,8 +7,8 @@
 BIN := .venv/bin
 STAMP := .venv/.setup-done
 BASE := .venv/.base-done
-# Two processes, a file of tests each at a time: much of a test is waiting. The files keep their order.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# Three processes, a file of tests each at a time: much of a test is waiting. The files keep their order.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 # Spark finds Java by JAVA_HOME; java.sh prints the home of a fitting one.
 WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)"
 

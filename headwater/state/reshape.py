@@ -109,8 +109,9 @@ def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
             hint="nothing is lost: the units can continue where they stopped; try again when the machine is less busy",
         ) from error
     if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("\tat ")]
         raise RuntimeFailure(
-            "state could not be rewritten: " + "\n".join(done.stderr.splitlines()[-20:]),
+            "state could not be rewritten: " + "\n".join(said[-10:]),
             where=str(within),
             hint="nothing is lost: the units can continue where they stopped",
         )
