@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -26,8 +24,7 @@ def older_tree(place: Path) -> Path:
     place.mkdir(parents=True)
     archive = subprocess.run(["git", "archive", OLDER, *PARTS], cwd=ROOT, capture_output=True)
     if archive.returncode == 0:
-        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as file:
-            file.extractall(place, filter="data")
+        subprocess.run(["tar", "-x", "-C", str(place)], input=archive.stdout, check=True)
         return _numbered(place, OLDER_VERSION)
     return numbered_tree(place, OLDER_VERSION)
 

@@ -139,12 +139,12 @@ def test_a_process_that_works_is_seen() -> None:
         spark = Spark(processes=(one.pid,))
         hosts = HostMeter(spark)  # type: ignore[arg-type]
         quarter = HostMeter(Spark(processes=(one.pid,), part=0.25))  # type: ignore[arg-type]
-        quarter.look(())
         hosts.look(())
+        quarter.look(())
         assert one.stdin is not None and one.stdout is not None
         one.stdout.readline()
-        hosts.look(())
         quarter.look(())
+        hosts.look(())
         (seen,), (part,) = hosts.progress(), quarter.progress()
         assert part.cpu_s < seen.cpu_s / 2 and part.memory < seen.memory / 2, "others use that Spark, too"
         assert (seen.host, seen.zone) == ("host", "zone")
