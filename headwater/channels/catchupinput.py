@@ -36,8 +36,8 @@ class CatchUpInput:
     def next_end(self, has_come: Callable[[Offset], bool]) -> Offset | None:
         """Wait for the end of the next batch to repeat and for its entries.
 
-        Return None for a batch of its own: the first one at once, later ones at its triggers. Raise ChannelError for a
-        query that is to end, so that it plans no batch of its own.
+        Return None for a batch of its own: at once until the query is released, and for the first one after it; then
+        at its triggers. Raise ChannelError for a query that is to end, so that it plans no batch of its own.
         """
         deadline, batch = time.monotonic() + SILENT, self._batches.next_batch
         tick: float | None = None
@@ -48,7 +48,7 @@ class CatchUpInput:
             if now.owns(batch):
                 if tick is None:
                     tick = time.monotonic() + (self._batches.until_trigger if self._goes_on else 0.0)
-                self._goes_on = True
+                self._goes_on = now.released
                 if now.ending or time.monotonic() >= tick:
                     return None
             elif now.ending or time.monotonic() > deadline:

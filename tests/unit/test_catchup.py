@@ -191,7 +191,10 @@ def test_a_released_query_goes_on_by_itself_and_one_that_is_given_up_plans_nothi
     thread.join(PATIENCE)
     assert found == [None], "it computes its first batch before it is released"
     waits = query.input(pace=3600.0)
-    assert waits.next_end(lambda end: True) is None, "its first batch does not wait for the trigger"
+    for _ in range(2):
+        assert waits.next_end(lambda end: True) is None, "its batches do not wait for the trigger until it is released"
+    write_catch_up(query.file, CatchUpRecord(source="s", until=4, released=True))
+    assert waits.next_end(lambda end: True) is None, "the first one after it does not"
     thread, found = waiting(lambda: waits.next_end(lambda end: True))
     thread.join(0.2)
     assert not found, "its next batches do"
