@@ -141,6 +141,7 @@ class Trial:
             "--home",
             str(place),
             "--quick",
+            "--no-share-spark",
         ]
         roots = [str(common.ROOT), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(r for r in roots if r)}

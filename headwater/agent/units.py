@@ -283,7 +283,7 @@ class Units:
                 run,
                 checkpoint=synced,
                 checked=checked,
-                catch_up=(self.layout.catch_up(spec.unit), checkpoint) if catches_up else None,
+                catch_up=self.layout.catch_up(spec.unit) if catches_up else None,
             )
             if compiled.updates:
                 writer = updates_writer(compiled.frame, config)

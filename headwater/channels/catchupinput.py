@@ -8,9 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from headwater.disk.catchup import LOOK, SILENT, CatchUpBatches, not_to_take_over
+from headwater.core.errors import ChannelError
+from headwater.disk.catchup import CatchUpBatches
 
 Offset: TypeAlias = "dict[str, int]"
+
+_LOOK = 0.01  # seconds between two looks for the next batch
+_SILENT = 300.0  # seconds after which a batch to repeat is not awaited any longer
 
 
 class CatchUpInput:
@@ -36,25 +40,29 @@ class CatchUpInput:
     def next_end(self, has_come: Callable[[Offset], bool]) -> Offset | None:
         """Wait for the end of the next batch to repeat and for its entries.
 
-        Return None for a batch of its own: at once until the query is released, and for the first one after it; then
-        at its triggers. Raise ChannelError for a query that is to end, so that it plans no batch of its own.
+        Return None for a query that goes on by itself, at its next trigger. Raise ChannelError for a query that is to
+        end, so that it plans no batch of its own.
         """
-        deadline, batch = time.monotonic() + SILENT, self._batches.next_batch
+        deadline, batch = time.monotonic() + _SILENT, self._batches.next_batch
         tick: float | None = None
         while True:
             now = self._batches.now()
             if now is None:
                 return None
-            if now.owns(batch):
+            if now.publishes(batch):
                 if tick is None:
                     tick = time.monotonic() + (self._batches.until_trigger if self._goes_on else 0.0)
-                self._goes_on = now.released
+                self._goes_on = True
                 if now.ending or time.monotonic() >= tick:
                     return None
             elif now.ending or time.monotonic() > deadline:
-                raise not_to_take_over(self._name)
+                raise ChannelError(
+                    f"batch {batch} is not repeated: the unit is not to take over any longer",
+                    where=self._name,
+                    hint="let this query end",
+                )
             elif batch in now.batches:
                 end: Offset = json.loads(now.batches[batch][self._name])
                 if has_come(end):
                     return end
-            time.sleep(LOOK)
+            time.sleep(_LOOK)

@@ -82,7 +82,7 @@ def zone(
     share_spark: Annotated[
         Path | None,
         typer.Option(
-            help="Directory of a Spark that agents of this machine share; a zone with `spark:` has its own.",
+            help="Directory of a Spark that agents of this machine share; a zone with `spark:` has its own. No catch-up.",
             show_default=False,
         ),
     ] = None,
@@ -189,7 +189,9 @@ def zone(
         shared=share_spark,
     )
     channel = ChannelSettings(max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value)
-    settings = UnitSettings(trigger=trigger, channel=channel, state_store=state_store, catch_up=catch_up)
+    settings = UnitSettings(
+        trigger=trigger, channel=channel, state_store=state_store, catch_up=catch_up and share_spark is None
+    )
     if stand_in and offer:
         raise typer.BadParameter("--offer and --stand-in exclude each other")
     offers = None if stand_in else offers_of(offer or ())

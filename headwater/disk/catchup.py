@@ -1,8 +1,7 @@
 """The file through which a unit that is to take over repeats the batches of the unit that it replaces.
 
 It holds the end offsets of the other unit's batches. The new unit's sources end its batches there, and its sink
-discards their output: the other unit has published it. The batches after ``until`` are the new unit's own. It computes
-the first of them at once, and publishes it when it has been released: until then the change may be given up.
+discards their output: the other unit has published it. The batches after ``until`` are the new unit's own.
 """
 
 from __future__ import annotations
@@ -14,12 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from headwater.core.errors import ChannelError
 from headwater.disk.checkpoint import newest_batch
 from headwater.disk.durable import read_note, write_atomically
-
-LOOK = 0.01  # seconds between two looks into the file
-SILENT = 300.0  # seconds after which a query does not wait any longer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +32,9 @@ class CatchUpRecord:
     released: bool = False
     ending: bool = False
 
-    def owns(self, batch: int) -> bool:
+    def publishes(self, batch: int) -> bool:
         """Return whether the output of a batch is the unit's own."""
-        return self.until is not None and batch > self.until
+        return self.released and self.until is not None and batch > self.until
 
 
 def read_catch_up(file: Path) -> CatchUpRecord | None:
@@ -61,34 +56,6 @@ def end_catch_up(file: Path) -> None:
     found = read_catch_up(file)
     if found is not None and not found.ending:
         write_catch_up(file, replace(found, ending=True))
-
-
-def not_to_take_over(where: str) -> ChannelError:
-    """Return the error that ends the query of a unit that does not take over."""
-    return ChannelError("the unit is not to take over any longer", where=where, hint="let this query end")
-
-
-class CatchUpOutput:
-    """The output of one batch of a unit that takes over from another one."""
-
-    def __init__(self, file: Path, checkpoint: Path) -> None:
-        """``checkpoint``: it has the batch as its newest planned one."""
-        found = read_catch_up(file)
-        self._file = file
-        self._waits = found is not None and not found.released
-        self.repeats = found is not None and self._waits and not found.owns(newest_batch(checkpoint / "offsets"))
-        """Whether the other unit has published it."""
-
-    def await_release(self) -> None:
-        """Wait until it may be published; raise ChannelError where the unit is not to take over."""
-        deadline = time.monotonic() + SILENT
-        while self._waits:
-            found = read_catch_up(self._file)
-            if found is not None and found.released:
-                return
-            if found is None or found.ending or time.monotonic() > deadline:
-                raise not_to_take_over(str(self._file))
-            time.sleep(LOOK)
 
 
 class CatchUpBatches:

@@ -9,9 +9,9 @@ Option ``config`` of ``headwater_sink``::
 ``tracking`` is the JSON form of LatencyTracking. ``run`` is the result of
 ``checkpoint.begin_run``: without it a batch cannot be taken back. ``checkpoint`` is the directory that is synced
 before a batch is published: without it a power cut may lose rows. ``checked`` is the JSON form of CheckedFiles.
-``catch_up`` has the file of batches that the unit repeats, and its checkpoint: their output is discarded. All five may
-be left out. Spark writes no results that change to a Python sink, so ``start_updates`` writes each batch of them by
-itself, with its number as option ``batch``.
+``catch_up`` is the file of batches that the unit repeats; their output is discarded. All five may be left out. Spark
+writes no results that change to a Python sink, so ``start_updates`` writes each batch of them by itself, with its
+number as option ``batch``.
 
 With one sink writer the frame's columns are the output's. With several the frame is ``__out`` (the
 tag) and one struct column ``o<tag>`` per sink writer, so that one query feeds them all.
@@ -35,7 +35,7 @@ from pyspark.sql.datasource import (
 from headwater.channels.segments import Segment
 from headwater.connectors.writers import DEAD_LETTERS, SinkWriter, SinkWriterTask, open_sink_writer
 from headwater.core.errors import ChannelError, RuntimeFailure
-from headwater.disk.catchup import CatchUpOutput
+from headwater.disk.catchup import read_catch_up
 from headwater.disk.checkpoint import begin_to_publish
 from headwater.disk.syncing import sync_checkpoint
 from headwater.query.batchtrace import BatchTrace
@@ -64,7 +64,7 @@ def sink_config(
     *,
     checkpoint: Path | None = None,
     checked: CheckedFiles | None = None,
-    catch_up: tuple[Path, Path] | None = None,
+    catch_up: Path | None = None,
 ) -> str:
     """Write option ``config``."""
     if not sink_writers:
@@ -74,7 +74,7 @@ def sink_config(
     if checked is not None:
         config["checked"] = checked.to_data()
     if catch_up is not None:
-        config["catch_up"] = [str(place) for place in catch_up]
+        config["catch_up"] = str(catch_up)
     return json.dumps(config)
 
 
@@ -99,7 +99,7 @@ class HeadwaterSink(DataSource):
             tracking = LatencyTracking.from_data(config["tracking"]) if "tracking" in config else None
             run, checkpoint = config.get("run"), config.get("checkpoint")
             checked = CheckedFiles.from_data(config["checked"]) if "checked" in config else None
-            catch_up = CatchUpOutput(*map(Path, config["catch_up"])) if "catch_up" in config else None
+            catch_up = Path(config["catch_up"]) if "catch_up" in config else None
         except (KeyError, ValueError, TypeError) as error:
             raise ChannelError(
                 f"not a sink config: {error!r}",
@@ -136,8 +136,7 @@ class UnitWriter(DataSourceStreamArrowWriter):
 
     Python functions come last: their effects cannot be undone, so they see only batches
     that all other sink writers have committed. The output of a batch that another unit has published is discarded, and
-    no sink writer is opened for it: the other unit may be at work. The first batch after these is published when the
-    other unit is not needed any longer.
+    no sink writer is opened for it: the other unit may be at work.
     """
 
     def __init__(
@@ -149,12 +148,12 @@ class UnitWriter(DataSourceStreamArrowWriter):
         *,
         checkpoint: str | None = None,
         checked: CheckedFiles | None = None,
-        catch_up: CatchUpOutput | None = None,
+        catch_up: Path | None = None,
     ) -> None:
-        self._discards = catch_up is not None and catch_up.repeats
+        found = read_catch_up(catch_up) if catch_up is not None else None
+        self._discards = found is not None and not found.released
         if self._discards:
             return
-        self._catch_up = catch_up
         self._checked = checked
         if checked is not None:
             checked.check_sinks()
@@ -197,8 +196,6 @@ class UnitWriter(DataSourceStreamArrowWriter):
         """
         if self._discards:
             return
-        if self._catch_up is not None:
-            self._catch_up.await_release()
         if self._checked is not None:
             self._checked.check_batch(batchId)
         if self._run is not None:

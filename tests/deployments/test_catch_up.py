@@ -19,7 +19,7 @@ from tests.deployments.test_handover import CONTINUUM, NAME, planned, wait_until
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
-    with running(NAME, tmp_path, seed=7) as started:
+    with running(NAME, tmp_path, seed=7, share_spark=False) as started:
         yield started
 
 

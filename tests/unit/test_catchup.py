@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -185,16 +184,13 @@ def test_a_batch_is_repeated_when_its_entries_have_come(tmp_path: Path) -> None:
 def test_a_released_query_goes_on_by_itself_and_one_that_is_given_up_plans_nothing(tmp_path: Path) -> None:
     query = Query(tmp_path)
     query.plan(4)
-    write_catch_up(query.file, CatchUpRecord(source="s"))
-    thread, found = waiting(lambda: query.input().next_end(lambda end: True))
     write_catch_up(query.file, CatchUpRecord(source="s", until=4))
-    thread.join(PATIENCE)
-    assert found == [None], "it computes its first batch before it is released"
-    waits = query.input(pace=3600.0)
-    for _ in range(2):
-        assert waits.next_end(lambda end: True) is None, "its batches do not wait for the trigger until it is released"
+    thread, found = waiting(lambda: query.input().next_end(lambda end: True))
     write_catch_up(query.file, CatchUpRecord(source="s", until=4, released=True))
-    assert waits.next_end(lambda end: True) is None, "the first one after it does not"
+    thread.join(PATIENCE)
+    assert found == [None]
+    waits = query.input(pace=3600.0)
+    assert waits.next_end(lambda end: True) is None, "its first batch does not wait for the trigger"
     thread, found = waiting(lambda: waits.next_end(lambda end: True))
     thread.join(0.2)
     assert not found, "its next batches do"
@@ -210,89 +206,25 @@ def test_a_released_query_goes_on_by_itself_and_one_that_is_given_up_plans_nothi
     assert again is not None and again.ending
 
 
-class Output:
-    """The sink of such a query: each batch writes two rows to a log."""
+def test_output_that_another_unit_has_published_is_discarded(tmp_path: Path) -> None:
+    file, log = tmp_path / "catch_up.json", FileLog(tmp_path / "log")
+    rows = pa.table({"id": pa.array([1, 2], pa.int64())})
 
-    def __init__(self, root: Path) -> None:
-        self.query, self._path = Query(root), root / "log"
-        self.log = FileLog(self._path)
-
-    def write(self, batch: int) -> None:
+    def written(batch: int) -> None:
         from pyspark.sql.types import LongType, StructField, StructType
 
-        self.query.plan(batch)
-        writers = [{"tag": 0, "kind": "filelog", "path": str(self._path)}]
-        places = [str(self.query.file), str(self.query.checkpoint)]
-        config = {"epoch": 1, "sink_writers": writers, "catch_up": places}
+        writers = [{"tag": 0, "kind": "filelog", "path": str(tmp_path / "log")}]
+        config = {"epoch": 1, "sink_writers": writers, "catch_up": str(file)}
         sink = HeadwaterSink({"config": json.dumps(config)})
         writer = sink.streamWriter(StructType([StructField("id", LongType())]), False)
         assert isinstance(writer, UnitWriter)
-        rows = pa.table({"id": pa.array([1, 2], pa.int64())})
-        messages = [writer.write(iter(rows.to_batches()))]
-        try:
-            writer.commit(list(messages), batch)
-        except ChannelError:
-            writer.abort(list(messages), batch)
-            raise
+        writer.commit([writer.write(iter(rows.to_batches()))], batch)
 
-    def held(self, batch: int) -> tuple[threading.Thread, list[object]]:
-        """Write a batch in a thread; return when its rows are staged."""
-        waits = waiting(lambda: self.write(batch))
-        deadline = time.monotonic() + PATIENCE
-        while not self.staged and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert self.staged
-        return waits
-
-    @property
-    def rows(self) -> int:
-        return self.log.totals(self.log.latest())[0]
-
-    @property
-    def is_opened(self) -> bool:
-        return self._path.exists()
-
-    @property
-    def staged(self) -> list[Path]:
-        return [f for f in self._path.rglob("*.arrow*") if f.is_file()]
-
-
-def test_output_that_another_unit_has_published_is_discarded(tmp_path: Path) -> None:
-    output = Output(tmp_path)
-    write_catch_up(output.query.file, CatchUpRecord(source="s"))
-    output.write(1)
-    write_catch_up(output.query.file, CatchUpRecord(source="s", until=2))
-    output.write(2)
-    assert not output.is_opened, "no sink writer is opened"
-    write_catch_up(output.query.file, CatchUpRecord(source="s", until=2, released=True))
-    output.write(3)
-    assert output.rows == 2
-
-
-def test_the_first_batch_of_its_own_is_published_when_it_is_released(tmp_path: Path) -> None:
-    output = Output(tmp_path)
-    record = CatchUpRecord(source="s", until=2)
-    write_catch_up(output.query.file, record)
-    thread, found = output.held(3)
-    thread.join(0.1)
-    assert not found and not output.log.latest()
-    write_catch_up(output.query.file, replace(record, released=True))
-    thread.join(PATIENCE)
-    assert found == [None] and output.rows == 2
-    output.query.file.unlink()
-    output.write(4)
-    assert output.rows == 4, "it is its own for ever"
-
-
-@pytest.mark.parametrize("how", ["ending", "gone"])
-def test_a_batch_of_a_query_that_is_given_up_is_not_published(tmp_path: Path, how: str) -> None:
-    output = Output(tmp_path)
-    write_catch_up(output.query.file, CatchUpRecord(source="s", until=2))
-    thread, found = output.held(3)
-    if how == "ending":
-        end_catch_up(output.query.file)
-    else:
-        output.query.file.unlink()
-    thread.join(PATIENCE)
-    assert isinstance(found[0], ChannelError)
-    assert not output.log.latest() and not output.staged
+    write_catch_up(file, CatchUpRecord(source="s"))
+    written(1)
+    write_catch_up(file, CatchUpRecord(source="s", until=2))
+    written(2)
+    assert not (tmp_path / "log").exists(), "no sink writer is opened"
+    write_catch_up(file, replace(CatchUpRecord(source="s"), until=2, released=True))
+    written(3)
+    assert log.totals(log.latest())[0] == 2
