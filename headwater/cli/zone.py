@@ -82,7 +82,7 @@ def zone(
     share_spark: Annotated[
         Path | None,
         typer.Option(
-            help="Directory of a Spark that agents of this machine share; a zone with `spark:` has its own. No catch-up.",
+            help="Directory of a Spark that agents of this machine share; not for a zone with `spark:`. No catch-up.",
             show_default=False,
         ),
     ] = None,
