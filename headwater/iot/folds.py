@@ -180,7 +180,7 @@ def accumulate(
 ) -> Stream:
     """Return one row for ``size`` readings: ``ts`` of the last and ``series``: a label, time and value each.
 
-    By default the readings of a location are gathered together.
+    By default the readings of a location are gathered together, those of one time in the order of their labels.
 
     A label consists of ``id`` and ``obs``, if these columns exist.
     """
@@ -199,7 +199,7 @@ def accumulate(
 
     kept = ", ".join(f"{quoted(k)} {readings.schema.column(k).type.text}" for k in keys)
     schema = f"{kept + ', ' if kept else ''}{quoted(time)} timestamp, {SERIES}"
-    return _scan(readings, gathered, schema, keys, [])
+    return _scan(readings, gathered, schema, keys, [], then_by=label)
 
 
 SERIES = "series array<struct<label:string,at:double,value:double>>"
@@ -219,14 +219,23 @@ def keys_of(readings: Stream, keys: Sequence[str] | None, usual: Sequence[str] =
     return tuple(keys) if keys is not None else (*sorted(readings.shape.located_by), *usual)
 
 
-def _scan(readings: Stream, step: Step, schema: str, keys: Sequence[str] | None, initial: Any) -> Stream:
+def _scan(
+    readings: Stream,
+    step: Step,
+    schema: str,
+    keys: Sequence[str] | None,
+    initial: Any,
+    *,
+    then_by: Sequence[str] = (),
+) -> Stream:
     time = readings.shape.event_time
     if time is None:
         raise DataflowError(
             "the readings have no event time", where=step.__name__, hint=".with_watermark('ts', '10 seconds')"
         )
     keys = keys_of(readings, keys)
-    return readings.scan(step, schema, keys=keys, order_by=time.column, initial=initial, keeps_keys=True)
+    order = (time.column, *then_by)
+    return readings.scan(step, schema, keys=keys, order_by=order, initial=initial, keeps_keys=True)
 
 
 def at_least(name: str, given: int, least: int) -> None:

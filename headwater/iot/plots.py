@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow.stream import Stream
 from headwater.iot.folds import accumulate, keys_of
+from headwater.sql.lexer import quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +29,7 @@ def plot_lines(
     value: str = "value",
     name: str = "chart",
 ) -> Stream:
-    """Draw ``size`` readings as a chart, a line for each label: rows ``ts``, ``name``, ``content`` (SVG).
+    """Draw ``size`` readings as a chart, a line for each label: the keys, ``ts``, ``name``, ``content`` (SVG).
 
     By default a chart has the readings of one location.
     """
@@ -42,14 +43,16 @@ def plot_lines(
             rows = batch.to_pylist()
             yield pa.RecordBatch.from_arrays(
                 [
+                    *(batch[key] for key in keys),
                     batch["ts"],
                     pa.array([_called(name, row, keys) for row in rows]),
                     pa.array([svg(row["series"]) for row in rows]),
                 ],
-                names=["ts", "name", "content"],
+                names=[*keys, "ts", "name", "content"],
             )
 
-    return series.map_batches(draw, "ts timestamp, name string, content string")
+    kept = "".join(f"{quoted(key)} {series.schema.column(key).type.text}, " for key in keys)
+    return series.map_batches(draw, f"{kept}ts timestamp, name string, content string")
 
 
 def svg(series: Sequence[dict[str, Any]]) -> str:

@@ -18,6 +18,7 @@ from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
 from headwater.iot import hyperloglog
 from headwater.plan.build import build
+from headwater.query.scan import order_key
 
 BEGIN = datetime(2026, 1, 1)
 TWO_LOCATIONS = """
@@ -155,6 +156,34 @@ def test_series_are_gathered() -> None:
     (found,) = folded(lambda r: iot.accumulate(r, size=3), [1.0, None, 3.0, 4.0])
     assert [(p["label"], p["value"]) for p in found["series"]] == [("d t", 1.0), ("d t", None), ("d t", 3.0)]
     assert found["series"][1]["at"] - found["series"][0]["at"] == 1.0
+
+
+def test_readings_of_one_time_are_gathered_in_the_order_of_their_labels() -> None:
+    """Whatever other columns the rows have, and in whatever order."""
+    columns = {"here": "string", "value": "double", "obs": "string", "ts": "timestamp", "id": "string"}
+    schema = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
+    rows = hw.flow("f", locations=["L"]).read.json("/in", schema).with_watermark("ts", "10 seconds")
+    operator: Any = iot.accumulate(rows, size=4, keys=()).operator
+    drawn = [
+        {"here": str(9 - n), "value": float(n), "obs": "ab"[n % 2], "ts": BEGIN, "id": "dc"[n // 2]} for n in range(4)
+    ]
+    state: Any = []
+    for row in sorted(drawn, key=order_key(operator.order_by)):
+        state, out = operator.function.load()(state, row)
+    assert [p["label"] for p in out["series"]] == ["c a", "c b", "d a", "d b"]
+
+
+def test_charts_keep_their_keys_and_the_location() -> None:
+    read = hw.flow("f", locations=["L1"]).read
+    rows = read.json("/in/{location}", "ts timestamp, id string, obs string, value double", location_as="place")
+    timed = rows.with_watermark("ts", "10 seconds")
+    assert iot.plot_lines(timed).columns == ["place", "ts", "name", "content"]
+    charts = iot.plot_lines(timed, keys=("obs", "place"))
+    assert charts.columns == ["obs", "place", "ts", "name", "content"]
+    assert charts.shape.located_by == {"place"} and charts.shape.event_time is not None
+    assert iot.zip_files(charts).columns == ["place", "ts", "name", "content"]
+    with pytest.raises(DataflowError, match="name"):
+        iot.plot_lines(timed.with_columns(name="id"), keys=("name",)).columns  # noqa: B018
 
 
 def test_a_bloom_filter_takes_few_strangers() -> None:
