@@ -133,7 +133,7 @@ class Released:
 
     def __init__(self, place: Path, events: Sequence[Kill | Pause]) -> None:
         self._place, self._events = place, events
-        self._files = {d: sorted(d.glob("*.csv")) for d in sorted(place.iterdir())}
+        self._files = {d: sorted(d.glob("[!.]*")) for d in sorted(place.iterdir())}
         for file in (f for files in self._files.values() for f in files):
             file.rename(file.with_name(f".{file.name}"))
 

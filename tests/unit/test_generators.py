@@ -18,6 +18,9 @@ from examples.acme import generate as acme
 from examples.debs2015 import generate as debs
 from examples.debs2015.flow import GARAGES
 from examples.linearroad import generate as roads
+from examples.riot import definition, etl, pred, stats, train
+from examples.riot import generate as riot
+from examples.riot.city import CITIES, RANGES, SENSORS
 from examples.taxi import generate as taxi
 from headwater.core.errors import HeadwaterError
 from headwater.dataflow.sensors import SensorModel, readings
@@ -293,3 +296,43 @@ def test_reports_are_in_the_files_of_their_stretches(tmp_path: Path) -> None:
     assert lines == len(list(roads.reports(4, segments=4)))
     with pytest.raises(SystemExit):
         roads.main(["--minutes", "0", "--out", str(tmp_path)])
+
+
+def test_packs_are_those_of_their_city_with_the_given_shares_of_faults(tmp_path: Path) -> None:
+    faults = riot.Faults(outside=0.1, unreadable=0.05, missing=0.08, late=0.1)
+    files = list(riot.write_files(tmp_path, 20, seed=6, faults=faults, per_file=300))
+    packs = definition.packs_in([f for f in files if "packs" in f.parts])
+    assert len(packs) == 20 * 12 * (len(SENSORS) + len(CITIES)), "of each sensor, and one unknown in each city"
+    assert all(p.sensor.startswith(p.city) for p in packs)
+    assert len({(p.sensor, p.at) for p in packs}) == len(packs)
+    values = [(name, p.readings[name]) for p in packs for name in p.readings]
+    assert 1 - len(values) / (5 * len(packs)) == pytest.approx(0.08, abs=0.02)
+    numbers = [(name, value) for name, value in values if value is not None]
+    assert 1 - len(numbers) / len(values) == pytest.approx(0.05, abs=0.02)
+    outside = [1 for name, value in numbers if not RANGES[name][0] <= value <= RANGES[name][1]]
+    assert len(outside) / len(numbers) == pytest.approx(0.1, abs=0.02)
+    for city in CITIES:
+        lines = "".join(f.read_text() for f in sorted((tmp_path / "packs" / city).iterdir())).splitlines()
+        times = [json.loads(line)["bt"] for line in lines]
+        late = [max(times[:n]) - time for n, time in enumerate(times) if n and time < max(times[:n])]
+        assert late and max(late) < 10_000, "no pack is later than the watermark waits"
+        ticks = [json.loads(f.read_text()) for f in sorted((tmp_path / "ticks" / city).iterdir())]
+        assert [t["start"] for t in ticks[1:]] == [t["end"] for t in ticks[:-1]] and len(ticks) == 10
+    assert list(riot.packs("geneva", 2, seed=1)) == list(riot.packs("geneva", 2, seed=1))
+    assert list(riot.packs("geneva", 2, seed=1)) != list(riot.packs("geneva", 2, seed=2))
+    with pytest.raises(ValueError, match="late"):
+        riot.Faults(late=1.5)
+    with pytest.raises(SystemExit):
+        riot.main(["--minutes", "0", "--out", str(tmp_path)])
+
+
+def test_riot_dataflows_publish_to_a_broker_where_one_is_given() -> None:
+    broker = "localhost:1883"
+    flows = {
+        "clean": etl.etl("d", "r", broker=broker),
+        "figures": stats.stats("d", "r", broker=broker),
+        "models": train.train("d", "t", "/b", "r", broker=broker),
+        "predictions": pred.pred("d", "m", "/b", "r", broker=broker),
+    }
+    for sink, flow in flows.items():
+        assert flow[sink].kind == "callback", sink
