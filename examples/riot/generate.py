@@ -73,9 +73,8 @@ def packs(
     sensors = [_Sensor(name, (f"{drawn.uniform(-180, 180):.6f}", f"{drawn.uniform(-60, 60):.6f}")) for name in names]
     found: list[tuple[float, dict[str, Any]]] = []
     for second in range(0, minutes * 60, STEP):
-        for number, sensor in enumerate(sensors):
-            at = START + timedelta(seconds=second, milliseconds=number)
-            pack = {"e": list(_entries(sensor, drawn, faults)), "bt": int(at.timestamp()) * 1000 + number}
+        for sensor in sensors:
+            pack = {"e": list(_entries(sensor, drawn, faults)), "bt": int(START.timestamp() + second) * 1000}
             found.append((second + (STEP + 0.5 if drawn.random() < faults.late else 0), pack))
     found.sort(key=lambda item: item[0])
     yield from (pack for _, pack in found)
