@@ -40,7 +40,7 @@ MINUTES, DETECTORS = 178, 22
 """Rows of an area: 3,916; of all areas: 15,664."""
 START = datetime(2026, 3, 2, 6, tzinfo=UTC)
 PATIENCE = 600.0
-IDLE, IDLE_QUICK = 30.0, 10.0  # seconds
+IDLE, IDLE_QUICK = 30.0, 4.0  # seconds
 HEADWATER = [sys.executable, "-m", "headwater"]
 
 
