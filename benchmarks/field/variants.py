@@ -82,7 +82,21 @@ class Variant(Protocol):
         """End everything; it may have been deployed in part only."""
 
 
-class Headwater(Zones):
+class _EventFiles:
+    """A variant whose edges read their own files of events."""
+
+    place: Path
+
+    def prepare(self, files: Mapping[str, Path]) -> None:
+        for location, file in files.items():
+            lay(file, self.place / location / "events")
+
+    def release(self, files: Mapping[str, Path]) -> None:
+        for location, file in files.items():
+            show(file.name, self.place / location / "events")
+
+
+class Headwater(_EventFiles, Zones):
     """An agent and a Spark in each zone."""
 
     name = "headwater"
@@ -98,16 +112,8 @@ class Headwater(Zones):
         events = str(self.place / "{location}" / "events")
         return self._workload.dataflow(events, str(self.results), list(SHAPE.edges.values()))
 
-    def prepare(self, files: Mapping[str, Path]) -> None:  # type: ignore[override]
-        for location, file in files.items():
-            lay(file, self.place / location / "events")
 
-    def release(self, files: Mapping[str, Path]) -> None:  # type: ignore[override]
-        for location, file in files.items():
-            show(file.name, self.place / location / "events")
-
-
-class StretchedSpark(Stretched):
+class StretchedSpark(_EventFiles, Stretched):
     """One Spark: driver and checkpoint in the cloud, an executor in each zone."""
 
     name = "spark-stretched"
@@ -148,14 +154,6 @@ class StretchedSpark(Stretched):
             results=str(self.results),
         )
         self._start_driver("benchmarks.field.spark_query", asdict(settings))
-
-    def prepare(self, files: Mapping[str, Path]) -> None:  # type: ignore[override]
-        for location, file in files.items():
-            lay(file, self.place / location / "events")
-
-    def release(self, files: Mapping[str, Path]) -> None:  # type: ignore[override]
-        for location, file in files.items():
-            show(file.name, self.place / location / "events")
 
 
 class CloudSpark(StretchedSpark):

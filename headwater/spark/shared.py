@@ -67,15 +67,16 @@ class SharedEndpoint:
         """
         make_directory(directory / "users")
         make_directory(place)
+        all_cores = os.cpu_count() or 1
         options: dict[str, Any] = {
-            "cores": os.cpu_count() or 1,
+            "cores": all_cores,
             "memory_mb": int(min(float(_HEAP_MB), psutil.virtual_memory().total * _HEAP_SHARE / 2**20)),
             "quick": quick,
             "extra_conf": dict(settings.conf),
             "packages": settings.packages,
             "secrets": secrets,
         }
-        self = cls(directory, user, place, min(cores, os.cpu_count() or 1), options)
+        self = cls(directory, user, place, min(cores, all_cores), options)
         with self._alone():
             found = LocalEndpoint.attach(directory, settings, secrets)
             if found is None and self._others() and LocalEndpoint.attach(directory) is not None:
@@ -90,7 +91,8 @@ class SharedEndpoint:
         self._server = found or LocalEndpoint.start(self.directory, **self._options)
         self._server.session_id = known if self.attached else str(uuid.uuid4())
         write_atomically(self._session_file, self._server.session_id)
-        write_atomically(self._user, "0", fsync=False)
+        if not self._user.exists():
+            write_atomically(self._user, "0", fsync=False)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -172,8 +174,9 @@ class SharedEndpoint:
 
         ``busy_s``: those of this agent's batches so far. Without batches all agents have equal shares.
         """
-        with contextlib.suppress(OSError):
-            write_atomically(self._user, str(busy_s), fsync=False)
+        if self._shares.get(self._user.name) != busy_s:
+            with contextlib.suppress(OSError):
+                write_atomically(self._user, str(busy_s), fsync=False)
         now = {file.name: seconds for file in self._others() if (seconds := _seconds(file)) is not None}
         now[self._user.name] = busy_s
         spent = {name: max(0.0, seconds - self._shares.get(name, seconds)) for name, seconds in now.items()}
