@@ -19,7 +19,7 @@ from headwater.plan.build import in_layers, marked_layers
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.reuse.commons import Commons, OperatorShape
-from headwater.reuse.contain import served
+from headwater.reuse.contain import Contained, served
 from headwater.reuse.normal import normalized
 
 
@@ -65,10 +65,12 @@ class Pool:
 
     # ------------------------------------------------------------ submissions
 
-    def submit(self, dataflow: Dataflow, owner: str, *, used: Iterable[str] = (), contained: bool = True) -> Pool:
+    def submit(
+        self, dataflow: Dataflow, owner: str, *, used: Iterable[str] = (), contained: Contained = "groups"
+    ) -> Pool:
         """Add a dataflow; ``used``: names of former operators of the shared dataflow.
 
-        ``contained``: whether running filters and projections that contain its own serve them.
+        ``contained``: which of its operators running ones that contain them may serve.
 
         Raises DataflowError if its name is in use, or if it is for other locations; their order does not matter.
         """
@@ -80,7 +82,7 @@ class Pool:
             )
         return self._joined(dataflow, owner, dict(self._ids), used=used, contained=contained)
 
-    def update(self, dataflow: Dataflow, *, used: Iterable[str] = (), contained: bool = True) -> Pool:
+    def update(self, dataflow: Dataflow, *, used: Iterable[str] = (), contained: Contained = "groups") -> Pool:
         """Replace a dataflow by another version of it: operators of both keep their names, and so their state.
 
         ``used`` and ``contained`` as for ``submit``. Raises DataflowError if it does not run, or if the new version is
@@ -90,7 +92,7 @@ class Pool:
         return self.remove(dataflow.name)._joined(dataflow, owner, known, used=used, contained=contained)
 
     def _joined(
-        self, dataflow: Dataflow, owner: str, known: dict[str, str], *, used: Iterable[str], contained: bool
+        self, dataflow: Dataflow, owner: str, known: dict[str, str], *, used: Iterable[str], contained: Contained
     ) -> Pool:
         """Add a dataflow; ``known``: the names of operators by key, to which its new ones are added."""
         if set(dataflow.locations) != set(self.locations):
@@ -100,8 +102,8 @@ class Pool:
                 hint="submit it to another pool",
             )
         runs = normalized(replace(dataflow, locations=self.locations))
-        if self.submissions and contained:
-            runs = served(runs, self.dataflow)
+        if self.submissions:
+            runs = served(runs, self.dataflow, contained)
         taken = {*known.values(), *used}
         ids: dict[str, str] = {}
         for id_ in runs.order:

@@ -1,7 +1,7 @@
 """The ways in which a dataflow can join a pool, and the cheapest of them. Pure.
 
-Running filters and projections may serve it (``contain``), or it has its own; a stream from the middle of a running
-unit may be another output of that query, or be cut there and read by a separate query.
+Running filters, projections and aggregates may serve it (``contain``), or it has its own; a stream from the middle of
+a running unit may be another output of that query, or be cut there and read by a separate query.
 """
 
 from __future__ import annotations
@@ -18,10 +18,17 @@ from headwater.plan.build import build
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
+from headwater.reuse.contain import Contained
 from headwater.reuse.pool import Pool
 
 FRAGMENTED = 0.3
 """Share of avoidable queries above which a pool is defragmented automatically."""
+
+_LESS: Mapping[str, Contained] = {
+    "aggregates of its own": "rows",
+    "filters and projections of its own": "nothing",
+}
+"""How a dataflow joins a pool when running operators serve less of it."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +56,16 @@ def ways(
     """
     used = frozenset(used)
 
-    def with_it(*, contained: bool) -> Pool:
+    def with_it(contained: Contained) -> Pool:
         if dataflow.name in pool:
             return pool.update(dataflow, used=used, contained=contained)
         return pool.submit(dataflow, owner, used=used, contained=contained)
 
-    joined = [("", with_it(contained=True))]
-    alone = with_it(contained=False)
-    if alone.dataflow.keys != joined[0][1].dataflow.keys:
-        joined.append(("filters and projections of its own", alone))
+    joined = [("", with_it("groups"))]
+    for how, contained in _LESS.items():
+        less = with_it(contained)
+        if less.dataflow.keys != joined[-1][1].dataflow.keys:
+            joined.append((how, less))
     found = []
     for how, after in joined:
         after.check()

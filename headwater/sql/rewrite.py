@@ -9,7 +9,7 @@ from typing import Any
 from headwater.core.errors import DataflowError
 from headwater.sql.expressions import check
 from headwater.sql.functions import AGGREGATES
-from headwater.sql.inference import Inference
+from headwater.sql.inference import Inference, Place
 from headwater.sql.lexer import quote_name, quote_string, quoted
 from headwater.sql.parser import parse
 from headwater.sql.schema import Column, DataType, Schema
@@ -29,15 +29,18 @@ def is_aggregate(node: SyntaxNode) -> bool:
 SAME_FUNCTION = {"mean": "avg", "first_value": "first", "last_value": "last", "array_agg": "collect_list"}
 
 
-def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str:
-    """Replace each column by its definition; ``schema`` is that of the definitions' columns."""
+def substitute(text: str, definitions: Mapping[str, str], schema: Schema, *, place: Place = "scalar") -> str:
+    """Replace each column by its definition; ``schema`` is that of the definitions' columns.
+
+    ``place``: "outside" for an expression of aggregates.
+    """
     nodes = {name.lower(): parse(definition) for name, definition in definitions.items()}
     placed = frozenset[str]().union(*map(_names, nodes.values()))
 
-    def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
+    def put(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
         if isinstance(node, Lambda) and placed & {p.lower() for p in node.parameters}:
             # A lambda's variable must not capture a column in a definition.
-            return mapped(_renamed(node, placed), place, bound)
+            return mapped(_renamed(node, placed), put, bound)
         if not isinstance(node, Name) or node.parts[0].lower() in bound:
             return None
         found = nodes.get(node.parts[0].lower())
@@ -47,7 +50,7 @@ def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str
             found = Name((*found.parts, part)) if isinstance(found, Name) else Field(found, part)
         return found
 
-    return Inference(schema, place="scalar").walk(mapped(parse(text), place)).text
+    return Inference(schema, place=place).walk(mapped(parse(text), put)).text
 
 
 def _names(node: SyntaxNode) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import headwater as hw
 from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.stateful import Aggregate
 from headwater.dataflow.stream import Stream
 from headwater.reuse.pool import Pool
 from headwater.spark.endpoint import LocalEndpoint
@@ -31,6 +33,20 @@ VALUES = {
     "n": [None, *range(-3, 4)],
     "s": [None, "", "a", "A", "b", "a'b"],
 }
+
+
+GROUPED = "id bigint, ts timestamp, k string, n int, v double, d decimal(10,2)"
+GROUP_VALUES: dict[str, list[Any]] = {
+    "k": [None, "", "a", "A", "b", "ab"],
+    "n": [None, *range(-2, 3)],
+    "v": [None, -0.0, 0.0, 0.5, 1.5, -2.25],
+    "d": [None, "0.10", "-1.25", "3.00"],
+}
+AGGREGATES = [
+    "count(*)", "count(v)", "sum(n)", "sum(d)", "avg(n)", "avg(d)", "min(v)", "max(n)", "max_by(id, v)",
+    "count_if(n > 0)", "sum(v) FILTER (WHERE k = 'a')", "count(DISTINCT n)", "bool_or(n > 1)",
+    "sum(n) + count(*)", "stddev(n)",
+]  # fmt: skip
 
 
 EDGES = {
@@ -202,3 +218,59 @@ def test_a_pool_gives_what_its_dataflows_give(seed: int, endpoint: LocalEndpoint
         assert not compare(wanted, got), (flow.name, [getattr(o, "condition", "") for o in flow.operators])
         filled += wanted.num_rows > 0
     assert filled > len(flows) / 2
+
+
+def grouped(drawn: random.Random, rows: Stream) -> Stream:
+    """Draw an aggregate over filtered or projected rows, with some of few groups, windows and values, or with all."""
+    if drawn.random() < 0.2:
+        return _aggregated(rows, ["1 minute"], ["k", "n", "v"], AGGREGATES)
+    filters = ["k LIKE 'a%'", "n > 0", "n IN (1, 2) AND k = 'a'", "v > 0"]
+    keys = drawn.sample(["k", "n", "v"], drawn.choice([0, 1, 2, 3, 3]))
+    if drawn.random() < 0.4:
+        rows = rows.where(drawn.choice(filters))
+    if drawn.random() < 0.3:
+        rows = rows.select("id", "ts", "k", "n", "v", "d", "coalesce(n, 0) % 2 AS odd", "upper(k) AS name")
+        keys = drawn.sample(["k", "odd", "name"], drawn.randint(1, 2))
+    window = drawn.choice([["1 minute"], ["60 seconds"], ["2 minutes", "1 minute"]])
+    wanted = drawn.sample(AGGREGATES, drawn.choice([1, 2, len(AGGREGATES)]))
+    return _aggregated(rows, window, keys, wanted)
+
+
+def _aggregated(rows: Stream, window: list[str], keys: list[str], wanted: list[str]) -> Stream:
+    return rows.group_by(hw.window("ts", *window), *keys).agg(**{f"x{n}": text for n, text in enumerate(wanted)})
+
+
+def grouping(name: str, path: Path, drawn: dict[str, random.Random]) -> Dataflow:
+    """Write one aggregate to each sink."""
+    builder = hw.flow(name, locations=["here"])
+    rows = builder.read.json(str(path), GROUPED).with_watermark("ts", "10 seconds")
+    for sink, one in drawn.items():
+        grouped(one, rows).write.memory(sink)
+    return builder.build()
+
+
+@pytest.mark.parametrize("count", [8, pytest.param(80, marks=pytest.mark.long)])
+def test_aggregates_of_a_pool_are_those_of_each_dataflow(count: int, endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    drawn = random.Random(11)
+    place = tmp_path / "in"
+    place.mkdir()
+    rows: list[dict[str, Any]] = [
+        {"id": i, "ts": f"2026-01-01T00:0{i % 4}:{i % 60:02}Z"}
+        | {name: drawn.choice(of) for name, of in GROUP_VALUES.items()}
+        for i in range(400)
+    ]
+    (place / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sinks = [f"m{number}" for number in range(count)]
+    alone = grouping("alone", place, {sink: random.Random(sink) for sink in sinks})
+    pool = Pool("commons", ("here",))
+    for sink in sinks:
+        pool = pool.submit(grouping(f"f{sink}", place, {sink: random.Random(sink)}), "team")
+        pool.check()
+    served = [
+        o for o in pool.dataflow.operators if isinstance(o, Aggregate) and o.window and o.window.column == "window"
+    ]
+    assert len(served) > 3, "too few aggregates are computed from others"
+    wanted, got = (batch_result(endpoint.session(), flow, ONE) for flow in (alone, pool.dataflow))
+    for sink in sinks:
+        assert not compare(wanted[sink], got[pool[f"f{sink}"].sinks[sink]]), alone[alone[sink].inputs[0]]
+    assert sum(table.num_rows > 0 for table in wanted.values()) > 0.7 * count

@@ -196,9 +196,16 @@ def on_top(new: Any, running: Any) -> list[str]:
     known = set(first.keys.values())
     return [
         f"{o.kind} {getattr(o, 'condition', '')}".strip()
-        for o in second.operators
+        for o in map(second.__getitem__, second.order)
         if second.keys[o.id] not in known and o.kind != "memory"
     ]
+
+
+def regrouped_by(new: Any, running: Any) -> bool:
+    """Return whether an aggregate is computed from a running one."""
+    first = normalized(flow("a", lambda r: running(r).write.memory("x")))
+    second = normalized(flow("b", lambda r: new(r).write.memory("y")))
+    return served(second, first, "groups") != served(second, first, "rows")
 
 
 def test_a_stricter_filter_is_served_by_a_looser_one() -> None:
@@ -220,6 +227,65 @@ def test_columns_are_served_by_more_of_them() -> None:
     (top,) = [o for o in found.operators if o.kind == "select" and "m" in found.types[o.id].schema.names]
     assert dict(getattr(top, "columns", ())) == {"m": "n", "double": "twice", "sum": "v + n"}
     assert found.types["y"].schema.names == ("m", "double", "sum")
+
+
+FINE = lambda r: r.group_by(hw.window("ts", "1 minute"), "k", "n").agg(  # noqa: E731
+    rows="count(*)", total="sum(v)", values="count(v)", most="max(v)"
+)
+
+
+@pytest.mark.parametrize(
+    ("new", "rest"),
+    [
+        (lambda r: r.group_by(hw.window("ts", "1 minute"), "k").agg(m="avg(v)", c="count(*)"), ["select", "aggregate"]),
+        (lambda r: r.group_by(hw.window("ts", "60 seconds"), "n", "k").agg(c="count(*)"), ["select"]),
+        (lambda r: r.group_by(hw.window("ts", "1 minute")).agg(c="max(v)"), ["select", "aggregate"]),
+        (
+            lambda r: r.where("k = 'a' AND n > 1").group_by(hw.window("ts", "1 minute"), "k").agg(c="count(*)"),
+            ["where (k = 'a') AND (n > 1)", "select", "aggregate"],
+        ),
+        (
+            lambda r: (
+                r.select("ts AS at", "n % 2 AS odd", "v").group_by(hw.window("at", "1 minute"), "odd").agg(c="sum(v)")
+            ),
+            ["select", "aggregate"],
+        ),
+    ],
+)
+def test_finer_groups_serve_coarser_ones(new: Any, rest: list[str]) -> None:
+    assert on_top(new, FINE) == rest
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        lambda r: r.group_by(hw.window("ts", "2 minutes"), "k").agg(c="count(*)"),  # rows late for one are not for both
+        lambda r: r.group_by(hw.window("ts", "1 minute", "30 seconds"), "k").agg(c="count(*)"),
+        lambda r: r.where("v > 0").group_by(hw.window("ts", "1 minute"), "k").agg(c="count(*)"),
+        lambda r: r.group_by(hw.window("ts", "1 minute"), "id").agg(c="count(*)"),
+        lambda r: r.group_by(hw.window("ts", "1 minute"), "k").agg(c="min(v)"),
+        lambda r: r.group_by(hw.window("ts", "1 minute"), "k").agg(c="count(DISTINCT v)"),
+        lambda r: r.select("ts", "k", "v * 2 AS v").group_by(hw.window("ts", "1 minute"), "k").agg(c="sum(v)"),
+    ],
+)
+def test_groups_that_do_not_follow_are_computed(new: Any) -> None:
+    assert on_top(new, FINE)[-1] == "aggregate"
+    assert not regrouped_by(new, FINE)
+
+
+def test_keys_of_floating_point_numbers_serve_only_themselves() -> None:
+    by = lambda *keys: lambda r: r.group_by(hw.window("ts", "1 minute"), *keys).agg(c="count(*)")  # noqa: E731
+    assert on_top(by("v"), by("v", "k")) == ["select", "aggregate"]
+    of = lambda r: by("t")(r.select("ts", "CAST(v AS string) AS t"))  # noqa: E731
+    assert not regrouped_by(of, by("v")), "-0.0 and 0.0 are one group, and two texts"
+
+
+def test_sessions_and_sliding_windows_serve_equal_groups() -> None:
+    for window in (hw.session_window("ts", "5 minutes"), hw.window("ts", "10 minutes", "5 minutes")):
+        fine = lambda r, w=window: r.group_by(w, "k", "n").agg(c="count(*)", s="sum(n)")  # noqa: E731
+        assert on_top(lambda r, w=window: r.group_by(w, "n", "k").agg(s="sum(n)"), fine) == ["select"]
+        coarse = lambda r, w=window: r.group_by(w, "k").agg(s="sum(n)")  # noqa: E731
+        assert not regrouped_by(coarse, fine)
 
 
 # ---------------------------------------------------------------- adding and removing
