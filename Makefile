@@ -1,7 +1,7 @@
 # Everything a contributor runs. `make` alone lists the targets.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test-setup demo test test-unit test-long check check-format check-lint check-types \
+.PHONY: help setup test-setup demo quickstart test test-unit test-long check check-format check-lint check-types \
 	check-imports check-dead check-names check-size bench docs clean
 
 BIN := .venv/bin
@@ -36,6 +36,10 @@ $(BASE): pyproject.toml scripts/setup.sh scripts/system_package.sh
 demo: $(BASE) ## Run the demonstration on this machine; install only what it needs
 	@scripts/java.sh --install >/dev/null
 	@$(WITH_JAVA) $(BIN)/headwater demo
+
+quickstart: $(BASE) ## Type the README's quickstart in a new environment, and time each command
+	@scripts/java.sh --install >/dev/null
+	@$(WITH_JAVA) $(BIN)/python scripts/quickstart.py
 
 # The longest files come first, so that both processes end at about the same time.
 test: test-setup ## Run all tests but the long ones (20 minutes on 2 cores)
