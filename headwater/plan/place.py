@@ -39,6 +39,7 @@ from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.lacking import lacking
 from headwater.placement.network import Tree
 from headwater.placement.problem import Placement, Stream, moved
+from headwater.placement.response import response
 from headwater.placement.schedule import SCHEDULERS, Scheduled, decide
 from headwater.placement.situation import Limits
 from headwater.placement.uncertainty import ForecastRecord
@@ -409,12 +410,14 @@ class Path:
 
 
 MODEL = "TSOO: M/M/1, M/D/1 and D/M/1 queues, cpu shared among a host's operators"
-"""The one model by which response times of all strategies are compared (``headwater.placement.response``)."""
+"""The model of an answer by a scheduler, and of the comparison with it (``headwater.placement.response``)."""
+AELS_MODEL = "AELS: M/M/1 queues, each operator with its host's cpu"
+"""The model of an answer by any other strategy, and of the comparison with it (``headwater.placement.cost``)."""
 
 
 @dataclass(frozen=True)
 class LimitCheck:
-    """A placement by TSOO's model: RU, T (s), B (bytes/s), and whether it is within the limits.
+    """A placement by ``model``: RU, seconds of the slowest path, B (bytes/s), and whether it is within the limits.
 
     ``missing``: the limit that no placement meets, in words. ``moved``: operators that change their place.
     ``chance``: the probability that the limits are kept; None: unknown.
@@ -455,8 +458,9 @@ class LinkLoad:
 class Prediction:
     """Predicted cost of a deployment: seconds, loads (share of a host's cores), bytes/s.
 
-    ``at``: layers of locations that differ. ``latency``: AL, summed over paths. ``bound``: the least AL of any
-    placement; None: not computed. ``limit_check``: for a scheduler's choice, and where strategies are compared.
+    ``at``: layers of locations that differ. ``latency``: AL, summed over paths; of a scheduler's choice, the sum over
+    ``paths``. ``bound``: the least AL of any placement; None: not computed. ``limit_check``: for a scheduler's choice,
+    and where strategies are compared. All seconds of an answer are by one model.
     """
 
     strategy: str
@@ -525,7 +529,11 @@ def _scheduled(setting: Setting, request: PlacementRequest) -> tuple[Deployment,
         evaluate(setting.problem, found.placement),
         notes=[check.missing] if check.missing else [],
     )
-    return setting.deployment(found.placement), replace(predict(setting, answer), limit_check=check)
+    timed = response(problem, found.placement)
+    paths = slowest_paths(setting, timed.latency, timed.delay)
+    predicted = predict(setting, answer)
+    latency = sum(path.seconds for path in paths)
+    return setting.deployment(found.placement), replace(predicted, paths=paths, latency=latency, limit_check=check)
 
 
 def running_placement(setting: Setting, running: Deployment) -> Placement | None:
@@ -584,7 +592,7 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
         answer.strategy,
         *layers_of(deployment.placement, setting.continuum, setting.dataflow.order),
         cost.latency,
-        tuple(_paths(setting, answer)),
+        slowest_paths(setting, cost.service, cost.transfer),
         {f"{hosts[h].name} ({hosts[h].zone})": w / problem.hosts.cpu[h] for h, w in cost.usage.work.items()},
         links,
         answer.bound,
@@ -599,17 +607,16 @@ def _marked(setting: Setting) -> Answer:
     return Answer(ANNOTATED, placement, evaluate(setting.problem, placement), notes=short)
 
 
-def _paths(setting: Setting, answer: Answer) -> Sequence[Path]:
-    """Return the slowest path from each source instance to each sink."""
-    problem, cost = setting.problem, answer.evaluation
-    application = problem.application
+def slowest_paths(setting: Setting, service: Sequence[float], transfer: Mapping[Stream, float]) -> tuple[Path, ...]:
+    """Return the slowest path from each source instance to each sink, given seconds per operator and stream."""
+    application = setting.problem.application
     found = []
     for source in application.sources:
-        slowest = {source: cost.service[source]}
+        slowest = {source: service[source]}
         for o in application.order:
-            ways = [slowest[u] + cost.transfer[u, o] for u in application.upstream[o] if u in slowest]
+            ways = [slowest[u] + transfer[u, o] for u in application.upstream[o] if u in slowest]
             if ways:
-                slowest[o] = max(ways) + cost.service[o]
+                slowest[o] = max(ways) + service[o]
         by_sink: dict[str, float] = {}
         for sink in application.sinks:
             if sink in slowest and sink != source:
@@ -617,4 +624,4 @@ def _paths(setting: Setting, answer: Answer) -> Sequence[Path]:
                 by_sink[name] = max(by_sink.get(name, 0.0), slowest[sink])
         name, location = setting.instances[source]
         found += [Path(name, location, sink, seconds) for sink, seconds in by_sink.items()]
-    return found
+    return tuple(found)

@@ -24,9 +24,8 @@ def prediction_view(found: Prediction) -> RenderableType:
     for location, own in found.at.items():
         elsewhere = ", ".join(f"{operator} in {layer}" for operator, layer in own.items())
         parts.append(Text(f"  at {location}: {elsewhere}"))
-    parts += [Text(""), Text(_summary(found))]
-    if found.limit_check is not None:
-        parts += limit_lines(found.limit_check)
+    parts += [Text("")]
+    parts += [Text(_summary(found))] if found.limit_check is None else limit_lines(found.limit_check)
     paths = _table("Path", "Predicted latency")
     for path in found.paths:
         at = f" at {path.location}" if path.location else ""
@@ -95,7 +94,7 @@ def comparison_view(found: Mapping[str, Prediction | HeadwaterError], chosen: Ma
         table.add_row(strategy, *judged, f"{most[0]} {most[1]:.1%}", format_size(total), _some(moved) or "-")
     if not model:
         return table
-    return Group(table, Text(f"Response and resource usage (RU) by one model: {model}", style="dim"))
+    return Group(table, Text(f"Response times above by one model: {model}", style="dim"))
 
 
 def _time(seconds: float) -> str:

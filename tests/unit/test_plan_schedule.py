@@ -26,7 +26,7 @@ from headwater.plan.build import annotated, build, in_layers
 from headwater.plan.compare import compared, judged
 from headwater.plan.deployment import Deployment, Placement
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import ANNOTATED, MODEL, PlacementRequest, place
+from headwater.plan.place import AELS_MODEL, ANNOTATED, MODEL, PlacementRequest, place
 from headwater.plan.profile import OperatorProfile, Profile
 from headwater.plan.rates import read_trace, replayed
 from tests.unit.test_plan_place import CONTINUUM, FLOW, ZONES, measured, plant, setting
@@ -263,6 +263,15 @@ def test_plan_keeps_to_limits_and_compares(files: list[str]) -> None:
     assert models == {MODEL} and MODEL.split(":")[0] in " ".join(shown.output.split())
     for one in told["strategies"].values():
         assert "failed" in one or one["limit_check"]["cost"] >= slo["cost"] * 0.999 or not one["limit_check"]["kept"]
+
+
+@pytest.mark.parametrize(("strategy", "model"), [("tsoo_exact", MODEL), ("optimal", AELS_MODEL)])
+def test_all_seconds_of_an_answer_are_by_one_model(strategy: str, model: str, files: list[str]) -> None:
+    options = ["plan", *files, "--strategy", strategy, "--compare", "--json"]
+    told = json.loads(CliRunner().invoke(app, options).output)
+    own, found = told["prediction"], told["strategies"][strategy]
+    assert max(path["seconds"] for path in own["paths"]) == pytest.approx(found["limit_check"]["response_s"])
+    assert {one["limit_check"]["model"] for one in told["strategies"].values() if "failed" not in one} == {model}
 
 
 @pytest.mark.parametrize("rate", [100.0, 4000.0])
