@@ -20,6 +20,7 @@ def main() -> None:
     parser = common.arguments(__doc__.splitlines()[0], repeats=1)
     parser.add_argument("--only", choices=["logical", "live"], help="one part")
     parser.add_argument("--traces", default="SEQ", help=f"for the live part: some of {','.join(TRACES)}")
+    parser.add_argument("--workloads", default="riot21", help="for the live part: riot21, opmw35, opmw35_synth")
     parser.add_argument("--steps", type=int, help="of a live trace, before all that is there goes")
     settle = "seconds, at most, until queries have warmed up and nothing waits"
     parser.add_argument("--settle", type=float, default=120.0, help=settle)
@@ -41,10 +42,14 @@ def main() -> None:
         kinds = tuple(cast(Trace, k) for k in options.traces.split(","))
         place = Path(tempfile.mkdtemp(prefix="headwater-reuse-"))
         try:
-            found["live"] = alive.result(
-                place, kinds, settle=options.settle, measure=options.measure, steps=options.steps,
-                trigger=options.trigger, every=options.every,
-            )  # fmt: skip
+            found["live"] = [
+                row
+                for name in options.workloads.split(",")
+                for row in alive.result(
+                    place, name, kinds, settle=options.settle, measure=options.measure, steps=options.steps,
+                    trigger=options.trigger, every=options.every,
+                )
+            ]  # fmt: skip
         finally:
             shutil.rmtree(place, ignore_errors=True)
         for one in found["live"]:

@@ -1,4 +1,4 @@
-"""The city's dataflows on Spark, step by step: cores, memory, queries and channels, with and without reuse.
+"""Dataflows of a city or of scientists on Spark, step by step: cores, memory, queries and channels, shared and not.
 
 One zone with this machine's cores. Without reuse each dataflow is a separate deployment, in the same zone
 and the same Spark; with reuse all are one pool. The measurement begins some time after every step.
@@ -11,13 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import psutil
 
 from benchmarks import common
-from benchmarks.reuse.city import LOCATION, Feed, dataflow
+from benchmarks.reuse import city, science
 from benchmarks.reuse.workloads import Trace, trace, workload
 from headwater.app import deployments, pools, stores
 from headwater.continuum.model import Continuum
@@ -42,23 +42,26 @@ def continuum() -> Continuum:
 name: city
 layers: [cloud]
 zones:
-  {ZONE}: {{layer: cloud, locations: [{LOCATION}], hosts: {{vm: {{n_cpu: 2, memory: 8GiB}}}}}}
+  {ZONE}: {{layer: cloud, locations: [{city.LOCATION}], hosts: {{vm: {{n_cpu: 2, memory: 8GiB}}}}}}
 """)
 
 
-class City:
-    """A controller and a zone with streams of packs, until ``end``."""
+class Platform:
+    """A controller and a zone with the streams of a workload, until ``end``."""
 
-    def __init__(self, place: Path, *, reuse: bool, trigger: str) -> None:
+    def __init__(self, place: Path, name: str, *, reuse: bool, trigger: str) -> None:
         self.place, self._reuse, self._trigger = place, reuse, parse_duration(trigger)
         self.store = str(place / "store.db")
         place.mkdir(parents=True)
-        self.feed = Feed(place / "in", RATE)
+        graphs = workload(name)
+        riot = name == "riot21"
+        self.feed = city.Feed(place / "in", RATE) if riot else science.EventFeed(place / "in", graphs, RATE)
         self.feed.start()
         self._over = threading.Event()
         self._controller = threading.Thread(target=self._control, args=(trigger,), daemon=True)
         self._controller.start()
-        self.flows: Mapping[str, Dataflow] = {g.name: dataflow(g, place) for g in workload("riot21")}
+        made = city.dataflow if riot else science.dataflow
+        self.flows: Mapping[str, Dataflow] = {g.name: made(g, place) for g in graphs}
 
     def _control(self, trigger: str) -> None:
         with (self.place / "up.log").open("a") as log:
@@ -110,6 +113,13 @@ class City:
                     return
             time.sleep(0.1)
         raise RuntimeError(f"{name}: not carried out in {_PATIENCE:.0f} s")
+
+    def defragment(self) -> float:
+        """Merge the units that the trace has split; return the seconds until that was done."""
+        begun = time.monotonic()
+        found = self._when_calm(lambda: pools.plan_defragmentation(pools.POOL, self.store).apply())
+        self._wait(pools.POOL, found.version)
+        return time.monotonic() - begun
 
     def counts(self) -> dict[str, int]:
         """Count the deployed tasks, queries and channels."""
@@ -200,6 +210,7 @@ def _memory(process: psutil.Process) -> int:
 
 def lived(
     place: Path,
+    name: str,
     kind: Trace,
     *,
     reuse: bool,
@@ -214,57 +225,72 @@ def lived(
     Cores are measured at regular steps, where most tasks run, and in the end; each time when queries
     have warmed up and caught up, or after ``settle`` seconds.
     """
-    city = City(place, reuse=reuse, trigger=trigger)
+    platform = Platform(place, name, reuse=reuse, trigger=trigger)
     seen: list[dict[str, Any]] = []
     try:
-        names = sorted(city.flows)
         there: list[str] = []
-        course = list(trace("riot21", kind, names))
+        course = list(trace(name, kind, sorted(platform.flows)))
         if steps is not None:
             course = course[:steps]
             left = [n for w, n in course if w == "submit"]
             gone = [n for w, n in course if w == "remove"]
             course += [("remove", n) for n in left if n not in gone]
-        sizes = {g.name: len(g.tasks) for g in workload("riot21")}
+        sizes = {g.name: len(g.tasks) for g in workload(name)}
         tasks, counts = 0, []
-        for what, name in course:
-            tasks += sizes[name] if what == "submit" else -sizes[name]
+        for what, one in course:
+            tasks += sizes[one] if what == "submit" else -sizes[one]
             counts.append(tasks)
-        for step, (what, name) in enumerate(course):
-            took = city.do(what, name)
-            there = [*there, name] if what == "submit" else [n for n in there if n != name]
-            one = {
-                "dataflows": len(there), "tasks": counts[step], "took_s": round(took, 2), **city.counts(),
+        peak = counts.index(max(counts))
+        most, defragmented = 0, not reuse
+        for step, (what, one) in enumerate(course):
+            took = platform.do(what, one)
+            there = [*there, one] if what == "submit" else [n for n in there if n != one]
+            most = max(most, len(there))
+            state: dict[str, Any] = {
+                "what": what, "dataflows": len(there), "tasks": counts[step], "took_s": round(took, 2),
+                **platform.counts(),
             }  # fmt: skip
-            if step % every == 0 or counts[step] == max(counts) or step + 1 == len(course):
-                one |= city.settle(settle)
-                one |= city.measured(measure)
-            seen.append(one)
-            print(f"  {what} {name}: {one}", flush=True)
+            now = not defragmented and step > peak and 0 < len(there) <= most / 2
+            if step % every == 0 or step == peak or step + 1 == len(course) or now:
+                state |= platform.settle(settle)
+                state |= platform.measured(measure)
+            if now:
+                defragmented = True
+                after: dict[str, Any] = {"took_s": round(platform.defragment(), 2), **platform.counts()}
+                state["defragmented"] = after | platform.settle(settle) | platform.measured(measure)
+            seen.append(state)
+            print(f"  {what} {one}: {state}", flush=True)
         return {"steps": seen, "remnant_queries": seen[-1]["queries"], "remnant": seen[-1]}
     except HeadwaterError as error:
         print(f"  failed: {error}", flush=True)
         raise
     finally:
-        city.end()
+        platform.end()
 
 
 def _cores(one: dict[str, Any]) -> list[float]:
     return [float(step["cores"]) for step in one["steps"] if "cores" in step]
 
 
-def result(place: Path, kinds: tuple[Trace, ...], **settings: Any) -> list[dict[str, Any]]:
-    """Go through traces with and without reuse."""
+def _effect(one: dict[str, Any], what: str) -> float | None:
+    """Return the median of the seconds until a submission or removal took effect."""
+    took = [step["took_s"] for step in one["steps"] if step["what"] == what]
+    return round(median(took), 2) if took else None
+
+
+def result(place: Path, name: str, kinds: tuple[Trace, ...], **settings: Any) -> list[dict[str, Any]]:
+    """Go through traces of a workload with and without reuse."""
     found = []
     for kind in kinds:
         both = {}
         for reuse in (False, True):
-            print(f"{kind}, {'reuse' if reuse else 'default'}", flush=True)
-            both[reuse] = lived(place / f"{kind}-{reuse}", kind, reuse=reuse, **settings)
+            print(f"{name}, {kind}, {'reuse' if reuse else 'default'}", flush=True)
+            both[reuse] = lived(place / f"{name}-{kind}-{reuse}", name, kind, reuse=reuse, **settings)
         peak = max(range(len(both[True]["steps"])), key=lambda n: int(both[True]["steps"][n]["tasks"]))
         top = {reuse: one["steps"][peak] for reuse, one in both.items()}
         found.append(
             {
+                "workload": name,
                 "trace": kind,
                 "cpu_cores_default": top[False]["cores"],
                 "cpu_cores_reuse": top[True]["cores"],
@@ -280,6 +306,11 @@ def result(place: Path, kinds: tuple[Trace, ...], **settings: Any) -> list[dict[
                 "operators_reuse": top[True]["operators"],
                 "mean_cores_default": round(fmean(_cores(both[False])), 3),
                 "mean_cores_reuse": round(fmean(_cores(both[True])), 3),
+                "submitted_s_default": _effect(both[False], "submit"),
+                "submitted_s_reuse": _effect(both[True], "submit"),
+                "removed_s_default": _effect(both[False], "remove"),
+                "removed_s_reuse": _effect(both[True], "remove"),
+                "defragmented": [s for s in both[True]["steps"] if "defragmented" in s],
                 "remnant_cores": both[True]["remnant"]["cores"],
                 "remnant_queries": both[True]["remnant_queries"],
                 "steps": {"default": both[False]["steps"], "reuse": both[True]["steps"]},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -17,10 +18,14 @@ COUNTS = (35, 350, 3_500)
 
 
 def counted(name: str, kind: Trace) -> dict[str, Any]:
-    """Go through a trace; count the running tasks after each step, and check the model's constraints there."""
+    """Go through a trace; count the running tasks after each step, and check the model's constraints there.
+
+    ``users_of_tasks``: where most dataflows' tasks run, the number of tasks that 1, 2, ... dataflows need.
+    """
     graphs = {g.name: g for g in workload(name)}
     shapes = {n: shape(g) for n, g in graphs.items()}
     commons, there, steps = Commons(), set[str](), []
+    users: dict[int, int] = {}
     for what, one in trace(name, kind, sorted(graphs)):
         if what == "submit":
             commons.submit(shapes[one])
@@ -30,13 +35,18 @@ def counted(name: str, kind: Trace) -> dict[str, Any]:
             there.discard(one)
         commons.check()
         steps.append((sum(len(graphs[n].tasks) for n in there), len(commons)))
+        if steps[-1][0] == max(tasks for tasks, _ in steps):
+            users = dict(sorted(Counter(Counter(k for n in there for k in shapes[n].inputs).values()).items()))
     shared = [1 - reuse / default for default, reuse in steps if default]
     return {
         "workload": name,
         "trace": kind,
         "peak_default": max(d for d, _ in steps),
         "peak_reuse": max(r for _, r in steps),
+        "mean_default": round(fmean(d for d, _ in steps), 1),
+        "mean_reuse": round(fmean(r for _, r in steps), 1),
         "mean_reduction": round(fmean(shared), 4),
+        "users_of_tasks": users,
         "left": steps[-1][1],
         "steps": steps,
     }
