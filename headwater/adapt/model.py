@@ -66,7 +66,7 @@ class Costs:
 def stateful_of(plan: DeploymentPlan, unit: Unit) -> int:
     """Count a unit's stateful operators as Spark does: merged scans are one."""
     count = sum(plan.dataflow[o].stateful for o in unit.operators)
-    served = one_pass(plan.dataflow, unit.operators)
+    served = one_pass(plan.dataflow, unit.operators, unit.outputs)
     return count - max(0, len(served.scans) - 1) if served is not None else count
 
 
@@ -146,7 +146,8 @@ def rows_of(plan: DeploymentPlan, known: Known) -> tuple[dict[tuple[str, str], f
         given: dict[str, float] = {}
         read: dict[str, float] = {}
         for channel in plan.inputs(unit):
-            read[channel.operator] = read.get(channel.operator, 0.0) + channels[channel.id]
+            rows = channels[channel.id] * _share_of(plan, unit, channel)
+            read[channel.operator] = read.get(channel.operator, 0.0) + rows
         share = 1.0 if unit.part is None else 1.0 / unit.part.count
         for id_ in unit.operators:
             operator = plan.dataflow[id_]
@@ -161,6 +162,14 @@ def rows_of(plan: DeploymentPlan, known: Known) -> tuple[dict[tuple[str, str], f
         for channel in plan.outputs(unit):
             channels[channel.id] = given[channel.operator]
     return taken, channels
+
+
+def _share_of(plan: DeploymentPlan, unit: Unit, channel: Channel) -> float:
+    """Return the share of a channel's rows that a reader takes, if those of all locations are equally many."""
+    if unit.id not in channel.located:
+        return 1.0
+    written = plan.unit(channel.producer).locations
+    return len(set(written) & set(unit.locations)) / len(written)
 
 
 class _Prediction:

@@ -158,10 +158,8 @@ def plan_submission(
             pool = _updated(store, dataflow.name, owner)
         else:
             _check_name(store, dataflow.name)
-        before = store.pool(pool) or Pool(pool, dataflow.locations)
+        before = store.pool(pool) or Pool(pool)
         version, running = _stands(store, pool)
-        if not before.submissions:
-            before = Pool(pool, dataflow.locations)
         found = ways(before, dataflow, owner, continuum, running, used=store.names_used(pool))
         facts = _facts(store, pool, running)
         way = cheapest(found, facts)
@@ -234,6 +232,7 @@ class MemberOutline:
 
     name: str
     owner: str
+    locations: tuple[str, ...]
     operators: int
     shared: int
     sinks: Mapping[str, str]
@@ -273,6 +272,7 @@ def pool_outline(pool: Pool) -> PoolOutline:
             MemberOutline(
                 name=one.name,
                 owner=one.owner,
+                locations=one.runs.locations,
                 operators=len(set(one.ids.values())),
                 shared=sum(len(pool.users[i]) > 1 for i in set(one.ids.values())),
                 sinks=one.sinks,

@@ -76,13 +76,8 @@ class SharingReader(DatabaseReader):
 
     def pool(self, name: str) -> Pool | None:
         """Return a pool with its current dataflows; None where there never was one."""
-        first = self._one(
-            select(t.submissions).where(t.submissions.c.pool == name).order_by(t.submissions.c.id).limit(1)
-        )
-        if first is None:
-            return None
-        locations = tuple(json.loads(first.written)["locations"])
-        return Pool(name, locations, tuple(map(_submission, self._present(name))))
+        ever = self._one(select(t.submissions.c.id).where(t.submissions.c.pool == name).limit(1))
+        return None if ever is None else Pool(name, tuple(map(_submission, self._present(name))))
 
     def _present(self, pool: str) -> list[Any]:
         """Return the rows of a pool's current dataflows: of a change that was undone, nothing counts."""

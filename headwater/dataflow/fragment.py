@@ -39,13 +39,12 @@ class Fragment:
                 raise DataflowError(f"'{id_}' leaves the fragment, but is not in it")
 
     @classmethod
-    def of(cls, flow: Graph, operators: Iterable[str]) -> Fragment:
-        """Return the fragment of some operators, named in their order."""
+    def of(cls, flow: Graph, operators: Iterable[str], leaving: Iterable[str]) -> Fragment:
+        """Return the fragment of some operators, named in their order; ``leaving``: those with readers outside."""
         names = tuple(operators)
         inside = set(names)
         given = {i: flow.types[i] for id_ in names for i in flow[id_].inputs if i not in inside}
-        leaving = tuple(i for i in names if any(c not in inside for c in flow.consumers[i]))
-        return cls(tuple(flow[i] for i in names), given, leaving)
+        return cls(tuple(flow[i] for i in names), given, tuple(leaving))
 
     @cached_property
     def keys(self) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ import hashlib
 import heapq
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headwater.continuum.model import Continuum, Zone, strongest
@@ -80,11 +80,13 @@ def in_layers(
     *,
     at: Mapping[str, Mapping[str, str]] | None = None,
     cuts: frozenset[Edge] = frozenset(),
+    only: Mapping[str, Collection[str]] | None = None,
 ) -> Deployment:
     """Place each operator in the zone of its layer, on all hosts that meet its requirements.
 
-    ``at`` gives other layers for a location. Of hosts with agents of their own, all run the units that can be divided
-    by key, and only the strongest runs other units. Raises ErrorList with a reason per operator and zone.
+    ``at`` gives other layers for a location; ``only`` the locations of operators that take the rows of some. Of hosts
+    with agents of their own, all run the units that can be divided by key, and only the strongest runs other units.
+    Raises ErrorList with a reason per operator and zone.
     """
     locations = locations_of(dataflow, continuum)
     problems = _unknown_layers(dataflow, continuum, layers, at or {}, locations)
@@ -98,6 +100,8 @@ def in_layers(
     for id_ in dataflow.order:
         requirement = dataflow[id_].requires
         for location in locations:
+            if only is not None and location not in only.get(id_, locations):
+                continue
             layer = (at or {}).get(location, {}).get(id_) or layers[id_]
             if (layer, location) not in covering:
                 covering[layer, location] = continuum.covering(layer, location)
@@ -123,7 +127,7 @@ def in_layers(
     problems += [_no_host(dataflow, continuum, id_, zone) for zone, id_ in lacking]
     if problems:
         raise ErrorList(problems)
-    return _shared_out(dataflow, continuum, Deployment(cuts, Placement(found)))
+    return _shared_out(dataflow, continuum, Deployment(cuts, Placement(found)), partial=only is not None)
 
 
 def _unknown_layers(
@@ -164,11 +168,11 @@ def _no_host(dataflow: Dataflow, continuum: Continuum, id_: str, zone: str) -> P
     )
 
 
-def _shared_out(dataflow: Dataflow, continuum: Continuum, deployment: Deployment) -> Deployment:
+def _shared_out(dataflow: Dataflow, continuum: Continuum, deployment: Deployment, *, partial: bool) -> Deployment:
     """Place on the strongest host each operator that several hosts with agents of their own cannot share out."""
     if all(len(zone.nodes) == 1 for zone in continuum.zones):
         return deployment
-    groups = groups_of(dataflow, continuum, deployment.placement)
+    groups = groups_of(dataflow, continuum, deployment.placement, partial=partial)
     changed: dict[str, dict[str, HostNames]] = {}
     for run in _runs(dataflow, continuum, deployment, groups):
         if len(run.group.nodes) == 1 or spread_column(dataflow, run.operators) is not None:
@@ -189,17 +193,21 @@ def build(
     *,
     pooled: bool = False,
 ) -> DeploymentPlan:
-    """Build the plan of a deployment, or raise ErrorList with a reason per operator and zone."""
+    """Build the plan of a deployment, or raise ErrorList with a reason per operator and zone.
+
+    ``pooled``: it merges several dataflows, whose operators may take the rows of some locations only.
+    """
     deployment = deployment or annotated(dataflow, continuum)
-    runs = _runs(dataflow, continuum, deployment, groups_of(dataflow, continuum, deployment.placement))
+    groups = groups_of(dataflow, continuum, deployment.placement, partial=pooled)
+    runs = _runs(dataflow, continuum, deployment, groups)
     problems: list[HeadwaterError] = []
     units: list[list[Unit]] = []
-    keys: dict[tuple[str, ...], tuple[tuple[str, ...], str]] = {}
+    alike: dict[int, tuple[tuple[str, ...], str]] = {}
     for run in runs:
-        if run.operators not in keys:
-            keys[run.operators] = outputs_of(dataflow, run.operators), _unit_key(dataflow, run.operators)
+        if run.number not in alike:
+            alike[run.number] = outputs_of(run.flow, run.operators), _unit_key(dataflow, run.operators)
             problems += refused_operators(dataflow, run.operators)
-        outputs, key = keys[run.operators]
+        outputs, key = alike[run.number]
         column = None
         if len(run.group.nodes) > 1:
             column = spread_column(dataflow, run.operators)
@@ -269,9 +277,11 @@ def _hosts(continuum: Continuum, deployment: Deployment, run: _Run, node: str) -
 class _Run:
     """A piece of the dataflow on the nodes of one group, for the locations whose rows it takes there.
 
-    Groups of one layer that run the same operators are cut alike and share a ``number``.
+    ``flow``: the operators placed at these locations; others read nothing from it. Groups of one layer that run the
+    same operators for the same ``flow`` are cut alike and share a ``number``.
     """
 
+    flow: Dataflow
     operators: tuple[str, ...]
     group: NodeGroup
     locations: tuple[str, ...]
@@ -287,22 +297,31 @@ def _runs(dataflow: Dataflow, continuum: Continuum, deployment: Deployment, grou
             together.setdefault(group, []).append(location)
         for group, own in together.items():
             there.setdefault((group, tuple(own)), []).append(id_)
-    alike: dict[tuple[str, tuple[str, ...]], list[tuple[NodeGroup, tuple[str, ...]]]] = {}
+    alike: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[tuple[NodeGroup, tuple[str, ...]]]] = {}
     for (group, locations), operators in there.items():
-        alike.setdefault((group.layer, tuple(operators)), []).append((group, locations))
+        here = tuple(o for o in dataflow.order if not groups[o].keys().isdisjoint(locations))
+        alike.setdefault((group.layer, here, tuple(operators)), []).append((group, locations))
     # A watermark stays with its input: it only marks the stream.
     cuts = {(p, c) for p, c in deployment.cuts if c in dataflow and not isinstance(dataflow[c], Watermark)}
+    flows = {here: _only(dataflow, here) for _, here, _ in alike}
     numbered = []
-    for (_, inside), places in alike.items():
+    for (_, here, inside), places in alike.items():
         hosts = {i: tuple(deployment.placement[i, x[0]] for _, x in places) for i in inside}
-        found = pieces(dataflow, cuts, hosts.__getitem__, inside)
-        numbered += [(piece, places) for piece in found]
+        found = pieces(flows[here], cuts, hosts.__getitem__, inside)
+        numbered += [(flows[here], piece, places) for piece in found]
     runs = [
-        _Run(piece, group, locations, number)
-        for number, (piece, places) in enumerate(numbered)
+        _Run(flow, piece, group, locations, number)
+        for number, (flow, piece, places) in enumerate(numbered)
         for group, locations in places
     ]
     return _in_order(dataflow, runs)
+
+
+def _only(dataflow: Dataflow, operators: tuple[str, ...]) -> Dataflow:
+    """Return the part of a dataflow that runs for some locations: all of it, but in a pool of several locations."""
+    if len(operators) == len(dataflow.order):
+        return dataflow
+    return replace(dataflow, operators=tuple(map(dataflow.__getitem__, operators)))
 
 
 def _in_order(dataflow: Dataflow, runs: Sequence[_Run]) -> tuple[_Run, ...]:
@@ -359,7 +378,7 @@ def _takers(runs: Sequence[_Run]) -> Mapping[tuple[str, str], int]:
 def _readers(dataflow: Dataflow, takers: Mapping[tuple[str, str], int], run: _Run, outputs: Iterable[str]) -> set[int]:
     """Return the numbers of the runs that read outputs of a run."""
     consumers = {c for id_ in outputs for c in dataflow.consumers[id_] if c not in run.operators}
-    return {takers[c, x] for c in consumers for x in run.locations}
+    return {takers[c, x] for c in consumers for x in run.locations if (c, x) in takers}
 
 
 def _channels(

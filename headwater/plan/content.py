@@ -33,7 +33,7 @@ def visited(flow: Graph, unit: Unit) -> frozenset[str]:
 
 def _ways(flow: Graph, unit: Unit) -> Iterator[str]:
     """Yield the input at the end of every path from the root of a unit's query."""
-    todo = [root_of(flow, unit.operators)]
+    todo = [root_of(flow, unit.operators, unit.outputs)]
     while todo:
         id_ = todo.pop()
         yield id_

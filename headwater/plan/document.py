@@ -65,7 +65,7 @@ def _wrong(what: str) -> DeploymentError:
 
 def _check(plan: DeploymentPlan) -> None:
     """Check that the parts of a plan are consistent."""
-    flow, continuum, placement = plan.dataflow, plan.continuum, plan.deployment.placement
+    flow, continuum = plan.dataflow, plan.continuum
     twice = [name for names in (_ids(plan.units), _ids(plan.channels)) for name, n in names.items() if n > 1]
     if twice:
         raise _wrong(f"{twice[0]} occurs twice")
@@ -88,12 +88,18 @@ def _check(plan: DeploymentPlan) -> None:
             raise _wrong(f"channel {channel.id} has unknown unit {min(strangers)}")
         if channel.operator not in plan.unit(channel.producer).outputs:
             raise _wrong(f"channel {channel.id} is not an output of {channel.producer}")
-    if unplaced := [o for o in flow.order if set(plan.locations) - placement.of(o).keys()]:
+    if unplaced := [o for o in flow.order if not _is_placed(plan, o)]:
         raise _wrong(f"'{unplaced[0]}' is not placed for some location")
 
 
+def _is_placed(plan: DeploymentPlan, operator: str) -> bool:
+    """Return whether an operator is placed at all locations, or at some of a pooled plan's."""
+    placed = plan.deployment.placement.of(operator).keys()
+    return bool(placed) if plan.pooled else set(plan.locations) <= placed
+
+
 def _check_cover(plan: DeploymentPlan) -> None:
-    """Check that each operator runs once for each location, in one unit or in all parts of one."""
+    """Check that each operator runs once for each of its locations, in one unit or in all parts of one."""
     found: dict[tuple[str, str], float] = {}
     for unit in plan.units:
         share = 1.0 if unit.part is None else 1.0 / unit.part.count
@@ -102,7 +108,8 @@ def _check_cover(plan: DeploymentPlan) -> None:
                 found[operator, location] = found.get((operator, location), 0.0) + share
     for operator in plan.dataflow.order:
         for location in plan.locations:
-            if abs(found.get((operator, location), 0.0) - 1.0) > 1e-6:
+            wanted = 0.0 if plan.pooled and (operator, location) not in plan.deployment.placement else 1.0
+            if abs(found.get((operator, location), 0.0) - wanted) > 1e-6:
                 raise _wrong(f"'{operator}' does not run exactly once for location {location}")
 
 

@@ -89,7 +89,14 @@ def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None =
     layer = to if to in layers else continuum.zone(hosts[to].zone).layer
     if location is not None:
         _known("location", location, plan.locations)
-    moving = plan.locations if location is None else (location,)
+    placed = plan.deployment.placement.of(operator)
+    moving = [x for x in plan.locations if x in placed and location in (None, x)]
+    if not moving:
+        raise PlacementError(
+            f"'{operator}' takes no rows of {location}",
+            where=flow[operator].where,
+            hint=f"its locations are {', '.join(x for x in plan.locations if x in placed)}",
+        )
     deployment = _in_layer(plan, operator, layer, moving)
     if to in layers:
         return deployment
@@ -126,9 +133,11 @@ def _in_layer(plan: DeploymentPlan, operator: str, layer: str, moving: Iterable[
     if not along:
         return plan.deployment
     usual = {id_: at[plan.locations[0]][id_] for id_ in flow.order}
-    target = in_layers(flow, plan.continuum, usual, at=at, cuts=plan.deployment.cuts).placement
-    changed = {id_: {x: target[id_, x] for x in found} for id_, found in along.items()}
-    return replace(plan.deployment, placement=plan.deployment.placement.replaced(changed))
+    now = plan.deployment.placement
+    only = {id_: now.of(id_).keys() for id_ in flow.order} if plan.pooled else None
+    target = in_layers(flow, plan.continuum, usual, at=at, cuts=plan.deployment.cuts, only=only).placement
+    changed = {id_: {x: target[id_, x] for x in found if x in now.of(id_)} for id_, found in along.items()}
+    return replace(plan.deployment, placement=now.replaced(changed))
 
 
 def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer: str) -> list[str]:
@@ -195,7 +204,7 @@ def spread(plan: DeploymentPlan, unit: str, over: HostNames) -> Deployment:
     ordered = tuple(host for host in there if host in over)
     changed = {id_: dict.fromkeys(one.locations, ordered) for id_ in one.operators}
     deployment = replace(plan.deployment, placement=plan.deployment.placement.replaced(changed))
-    build(plan.dataflow, continuum, deployment)
+    build(plan.dataflow, continuum, deployment, pooled=plan.pooled)
     return deployment
 
 
@@ -235,7 +244,7 @@ def fuse(plan: DeploymentPlan, first: str, second: str, *, layer: str | None = N
                 deployment = move(now, id_, layer)
     apart, why = list(between), ""
     for candidate in _on_one_of(plan, deployment, one, other):
-        fused = build(flow, plan.continuum, candidate)
+        fused = build(flow, plan.continuum, candidate, pooled=plan.pooled)
         there = [u for u in fused.units if u.layer == (layer or one.layer)]
         apart = [(a, b) for a, b in between if not any({a, b} <= set(u.operators) for u in there)]
         if not apart:
@@ -276,7 +285,7 @@ def _on_one_of(plan: DeploymentPlan, deployment: Deployment, one: Unit, other: U
         changed = {id_: hosts for id_ in (*one.operators, *other.operators)}
         moved = replace(deployment, placement=deployment.placement.replaced(changed))
         with suppress(HeadwaterError):
-            groups_of(plan.dataflow, plan.continuum, moved.placement)
+            groups_of(plan.dataflow, plan.continuum, moved.placement, partial=plan.pooled)
             yield moved
 
 

@@ -60,10 +60,15 @@ def locations_of(dataflow: Dataflow, continuum: Continuum) -> tuple[str, ...]:
     return locations
 
 
-def groups_of(dataflow: Dataflow, continuum: Continuum, placement: Placement) -> NodeGroups:
-    """Return the nodes of each operator and location; raise ErrorList with a reason for each impossible one."""
+def groups_of(dataflow: Dataflow, continuum: Continuum, placement: Placement, *, partial: bool = False) -> NodeGroups:
+    """Return the nodes of each operator and location; raise ErrorList with a reason for each impossible one.
+
+    ``partial``: an operator may take the rows of some locations only, those at which it is placed.
+    """
     locations = locations_of(dataflow, continuum)
-    groups, problems = _found(dataflow, continuum, placement, locations)
+    groups, problems = _found(dataflow, continuum, placement, locations, partial=partial)
+    if not problems and partial:
+        problems = _unfed(dataflow, groups)
     if not problems:
         problems = _direction_problems(dataflow, continuum, groups, locations)
         problems += _source_problems(dataflow, groups)
@@ -82,7 +87,7 @@ def distinct(groups: NodeGroups, operator: str) -> tuple[NodeGroup, ...]:
 
 
 def _found(
-    dataflow: Dataflow, continuum: Continuum, placement: Placement, locations: tuple[str, ...]
+    dataflow: Dataflow, continuum: Continuum, placement: Placement, locations: tuple[str, ...], *, partial: bool
 ) -> tuple[NodeGroups, list[HeadwaterError]]:
     """Look up hosts, and return an error for each operator and location without valid hosts."""
     problems = _unknown(dataflow, placement, locations)
@@ -93,6 +98,8 @@ def _found(
         wrong: dict[HostNames, str] = {}
         for location in locations:
             if (id_, location) not in placement:
+                if partial and placement.of(id_):
+                    continue
                 problems.append(
                     PlacementError(f"is placed on no host for location {location}", where=dataflow[id_].where)
                 )
@@ -171,6 +178,20 @@ def _unmet(dataflow: Dataflow, continuum: Continuum, id_: str, placed: Iterable[
     ]
 
 
+def _unfed(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterError]:
+    """Return an error for each operator with a location at which its input does not run."""
+    return [
+        PlacementError(
+            f"takes the rows of {', '.join(lacking)}, where its input '{parent}' does not run",
+            where=dataflow[id_].where,
+            hint=f"place '{parent}' there, too",
+        )
+        for id_ in dataflow.order
+        for parent in dataflow[id_].inputs
+        if (lacking := [x for x in groups[id_] if x not in groups[parent]])
+    ]
+
+
 def _direction_problems(
     dataflow: Dataflow, continuum: Continuum, groups: NodeGroups, locations: tuple[str, ...]
 ) -> list[HeadwaterError]:
@@ -180,7 +201,7 @@ def _direction_problems(
             if divides(dataflow, id_, parent):
                 continue
             wrong: dict[tuple[str, str], list[str]] = {}
-            for location in locations:
+            for location in groups[id_]:
                 low, high = groups[id_][location].layer, groups[parent][location].layer
                 if low != high and continuum.layer_index(low) < continuum.layer_index(high):
                     wrong.setdefault((low, high), []).append(location)
@@ -284,8 +305,19 @@ def _parted(dataflow: Dataflow, continuum: Continuum, groups: NodeGroups) -> lis
                 together.setdefault(group, []).append(location)
             for group, locations in together.items():
                 apart: dict[NodeGroup, list[str]] = {}
+                left = [x for x in locations if x not in groups[id_]]
                 for location in locations:
-                    apart.setdefault(groups[id_][location], []).append(location)
+                    if location in groups[id_]:
+                        apart.setdefault(groups[id_][location], []).append(location)
+                if apart and left and not divides(dataflow, id_, parent):
+                    problems.append(
+                        PlacementError(
+                            f"takes none of the rows of {', '.join(left)}, which do not name their location, and its "
+                            f"input '{parent}' has them merged with others in {_named(group)}",
+                            where=dataflow[id_].where,
+                            hint="read the source with location_as='location'",
+                        )
+                    )
                 down = any(continuum.layer_index(g.layer) < continuum.layer_index(group.layer) for g in apart)
                 if len(apart) > 1 and not (down and divides(dataflow, id_, parent)):
                     ways = [f"{g} ({', '.join(own)})" for g, own in apart.items()]

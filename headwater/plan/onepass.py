@@ -58,12 +58,12 @@ def outputs_of(flow: Graph, piece: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def one_pass(flow: Graph, piece: tuple[str, ...]) -> Pass | None:
-    """Return how one query serves a piece; None if it cannot.
+def one_pass(flow: Graph, piece: tuple[str, ...], outputs: tuple[str, ...]) -> Pass | None:
+    """Return how one query serves the outputs of a piece; None if it cannot.
 
     The pass merges as many scans, and computes as much before the outputs part, as possible.
     """
-    inside, outputs = set(piece), outputs_of(flow, piece)
+    inside = set(piece)
     outside = {i for id_ in piece for i in flow[id_].inputs if i not in inside}
     best: Pass | None = None
     for id_ in (*reversed(piece), *(outside if len(outside) == 1 else ())):
@@ -76,10 +76,10 @@ def one_pass(flow: Graph, piece: tuple[str, ...]) -> Pass | None:
     return best
 
 
-def root_of(flow: Graph, piece: tuple[str, ...]) -> str:
+def root_of(flow: Graph, piece: tuple[str, ...], outputs: tuple[str, ...]) -> str:
     """Return the operator from which a piece's query is built upwards."""
-    found = one_pass(flow, piece)
-    return found.root if found is not None else outputs_of(flow, piece)[0]
+    found = one_pass(flow, piece, outputs)
+    return found.root if found is not None else outputs[0]
 
 
 def passes(flow: Graph, id_: str) -> bool:

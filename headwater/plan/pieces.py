@@ -89,7 +89,7 @@ def _side_by_side(
             continue
         (parent,) = parents
         both = tuple(sorted((*together.get(parent, ()), *piece), key=place.__getitem__))
-        if parent not in together or (one_pass(dataflow, both) and _one_host(hosts, both)):
+        if parent not in together or (_in_one_pass(dataflow, both) and _one_host(hosts, both)):
             together[parent] = both
         else:
             apart.append(piece)
@@ -178,6 +178,11 @@ def _cuts_where_streams_meet(
     return inner
 
 
+def _in_one_pass(dataflow: Dataflow, piece: tuple[str, ...]) -> bool:
+    """Return whether one pass serves all outputs of a piece."""
+    return one_pass(dataflow, piece, outputs_of(dataflow, piece)) is not None
+
+
 def _one_host(hosts: Hosts, piece: tuple[str, ...]) -> bool:
     """Return whether all operators of a piece share a host, in each group of locations."""
     different = {hosts(id_) for id_ in piece}
@@ -220,7 +225,7 @@ def _cuts_for_outputs(dataflow: Dataflow, found: tuple[tuple[str, ...], ...]) ->
         own = {(p, c) for p, c in inner if isinstance(dataflow[c], OWN_QUERY)}
         if own:
             cuts |= own
-        elif one_pass(dataflow, piece) is None:
+        elif not _in_one_pass(dataflow, piece):
             forks = {p for p, _ in inner if p in outputs or sum(q == p for q, _ in inner) > 1}
             # Operators that fit into a pass stay with their input: a query costs more than another output.
             dear = hinders(dataflow, piece, forks)

@@ -105,6 +105,18 @@ class Setting:
     def locations(self) -> tuple[str, ...]:
         return self.dataflow.locations or self.continuum.locations
 
+    def _at(self, name: str) -> tuple[str, ...]:
+        """Return the locations whose rows an operator takes: in a pool, those of the dataflows that need it."""
+        if self.decided is None:
+            return self.locations
+        placed = self.decided.placement.of(name)
+        return tuple(x for x in self.locations if x in placed)
+
+    def _here(self, instance: Instance) -> tuple[str, ...]:
+        """Return the locations of an instance."""
+        name, location = instance
+        return self._at(name) if location is None else (location,)
+
     @cached_property
     def _split(self) -> Mapping[str, bool]:
         """Return, for each operator, whether it can run separately for each location."""
@@ -150,7 +162,7 @@ class Setting:
         for name in self.dataflow.order:
             operator = self.dataflow[name]
             if isinstance(operator, Source):
-                places = self.locations if operator.per_location else self.locations[:1]
+                places = self._at(name) if operator.per_location else self._at(name)[:1]
                 came = sum(self.known.rate(operator, x if operator.per_location else None) for x in places)
             else:
                 came = sum(found[i] for i in operator.inputs)
@@ -190,7 +202,7 @@ class Setting:
         return tuple(
             (name, location)
             for name in self.dataflow.order
-            for location in (self.locations if self._split[name] else (None,))
+            for location in (self._at(name) if self._split[name] else (None,))
         )
 
     @cached_property
@@ -222,9 +234,7 @@ class Setting:
 
     def _zones_of(self, instance: Instance, layer: str) -> set[str]:
         """Return the zones of a layer in which an instance would run; more than one is not possible."""
-        _, location = instance
-        here = self.locations if location is None else (location,)
-        covering = [self.continuum.covering(layer, x) for x in here]
+        covering = [self.continuum.covering(layer, x) for x in self._here(instance)]
         return {"" if zone is None else zone.name for zone in covering}
 
     def _choices(self, instance: Instance) -> frozenset[int]:
@@ -243,9 +253,8 @@ class Setting:
     def _running_on(self, deployment: Deployment, instance: Instance) -> int:
         """Return the number of an instance's node, the strongest of several that share its rows. Raise
         PlacementError if it has none, or several for an operator that cannot run separately per location."""
-        name, location = instance
-        here = self.locations if location is None else (location,)
-        found: set[HostNames] = {deployment.placement[name, x] for x in here}
+        name, _ = instance
+        found: set[HostNames] = {deployment.placement[name, x] for x in self._here(instance)}
         if len(found) != 1:
             raise PlacementError(f"'{name}' cannot run separately for each location")
         best = strongest(self.continuum.host(host) for host in found.pop())
@@ -270,19 +279,20 @@ class Setting:
             for below in dict.fromkeys(self.dataflow[name].inputs):
                 if (below, name) in self._down:
                     continue
-                for location in self.locations if self._split[below] else (None,):
+                for location in self._at(name) if self._split[below] else (None,):
                     reader = (name, location if self._split[name] else None)
-                    streams[numbers[below, location], numbers[reader]] = 1.0
+                    share = 1.0 if location is not None else len(self._at(name)) / len(self._at(below))
+                    streams[numbers[below, location], numbers[reader]] = share
         groups = tuple(
-            tuple(numbers[name, location] for location in self.locations)
+            tuple(numbers[name, location] for location in self._at(name))
             for name in self.dataflow.order
-            if self._split[name] and len(self.locations) > 1 and not self.apart
+            if self._split[name] and len(self._at(name)) > 1 and not self.apart
         )
         return Problem(self._topology(), Application(tuple(operators), streams), together=groups)
 
     def _operator(self, name: str, location: str | None, hosts: frozenset[int]) -> PlacedOperator:
         figures = self.known.operator(name)
-        share = 1 / len(self.locations) if location is not None else 1.0
+        share = 1 / len(self._at(name)) if location is not None else 1.0
         return PlacedOperator(
             name=name if location is None else f"{name} at {location}",
             logical=name,
@@ -355,8 +365,7 @@ class Setting:
         found: dict[str, dict[str, HostNames]] = {}
         for (name, location), number in zip(self.instances, placement, strict=True):
             hosts = self._able(name, self.nodes[number])
-            here = self.locations if location is None else (location,)
-            found.setdefault(name, {}).update(dict.fromkeys(here, hosts))
+            found.setdefault(name, {}).update(dict.fromkeys(self._here((name, location)), hosts))
         cuts = self.decided.cuts if self.decided is not None else frozenset[Edge]()
         return Deployment(cuts, HostPlacement(found))
 
@@ -382,7 +391,7 @@ class Setting:
                 if (parent, name) in self._down:
                     continue
                 together: dict[int, list[int]] = {}
-                for location in self.locations:
+                for location in self._at(name):
                     own = numbers[name, location]
                     together.setdefault(found[numbers[parent, location]], []).append(own)
                 for own_ones in together.values():

@@ -23,6 +23,7 @@ from headwater.core.jsonform import ONE_VERSION, dump, load
 from headwater.core.requirement import Requirement
 from headwater.dataflow.fragment import Fragment
 from headwater.dataflow.operators import ToLocations
+from headwater.dataflow.sinks import Sink
 from headwater.dataflow.types import stream_type
 from headwater.plan.content import direct_time, is_stateful, reads, source_locations
 from headwater.plan.model import Channel, DeploymentPlan, Unit
@@ -176,10 +177,12 @@ def spec_of(plan: DeploymentPlan, id_: str) -> UnitSpec:
 
 def _described(plan: DeploymentPlan, unit: Unit) -> UnitSpec:
     inputs, outputs = plan.inputs(unit), plan.outputs(unit)
-    fragments: dict[tuple[str, ...], Fragment] = plan.__dict__.setdefault("_fragments", {})
-    if unit.operators not in fragments:
-        fragments[unit.operators] = Fragment.of(plan.dataflow, unit.operators)
-    fragment = fragments[unit.operators]
+    fragments: dict[tuple[tuple[str, ...], ...], Fragment] = plan.__dict__.setdefault("_fragments", {})
+    part = unit.operators, unit.outputs
+    if part not in fragments:
+        leaving = [o for o in unit.outputs if not isinstance(plan.dataflow[o], Sink)]
+        fragments[part] = Fragment.of(plan.dataflow, unit.operators, leaving)
+    fragment = fragments[part]
     zones = {c.broker for c in (*inputs, *outputs)} - {None}
     brokers = {zone: plan.continuum.zone(zone).broker for zone in zones if zone is not None}
     return UnitSpec(

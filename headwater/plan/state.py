@@ -50,7 +50,7 @@ def kept_state(flow: Graph, unit: Unit) -> tuple[KeptState, ...]:
     Where branches of the unit meet again, the shared operators occur once for each.
     """
     found: list[KeptState] = []
-    served = one_pass(flow, unit.operators)
+    served = one_pass(flow, unit.operators, unit.outputs)
     together = served.scans if served is not None else ()
 
     def keep(id_: str, number: int) -> None:
@@ -69,7 +69,7 @@ def kept_state(flow: Graph, unit: Unit) -> tuple[KeptState, ...]:
 
     for id_ in together:
         keep(id_, 0)
-    visit(root_of(flow, unit.operators))
+    visit(root_of(flow, unit.operators, unit.outputs))
     return tuple(found)
 
 

@@ -129,7 +129,7 @@ class UnitCompiler:
         self._pace = pace
         self._counting = Counting()
         self._late: set[str] = set()
-        self._served = one_pass(spec.flow, spec.unit.operators)
+        self._served = one_pass(spec.flow, spec.unit.operators, spec.unit.outputs)
         self._points = self._to_observe() if measure else frozenset()
         times = (spec.flow.types[i].event_time for i in (*spec.flow.given, *spec.unit.operators))
         self._is_real_time = real_time_sink(spec.flow, spec.unit.operators) is not None

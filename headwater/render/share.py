@@ -36,11 +36,12 @@ def _dataflows(pool: PoolOutline) -> Table:
         title_justify="left",
         box=None,
     )
-    for name in ("", "dataflow", "owner", "operators", "shared", "sinks"):
+    for name in ("", "dataflow", "owner", "locations", "operators", "shared", "sinks"):
         table.add_column(name, justify="right" if name in ("", "operators", "shared") else "left")
     for number, one in enumerate(pool.dataflows, 1):
         sinks = ", ".join(own if own == shared else f"{own} ({shared})" for own, shared in one.sinks.items())
-        table.add_row(str(number), one.name, one.owner, str(one.operators), str(one.shared), sinks)
+        locations = ", ".join(one.locations) or "all"
+        table.add_row(str(number), one.name, one.owner, locations, str(one.operators), str(one.shared), sinks)
     return table
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 from headwater.dataflow import operators as ops
+from headwater.dataflow.fragment import Fragment
 from headwater.dataflow.graph import Dataflow
 from headwater.reuse.regroup import regrouped
 from headwater.reuse.remainder import columns_over, rest_of
@@ -20,7 +21,7 @@ Contained = Literal["nothing", "rows", "groups"]
 """Operators that running ones may serve: none, filters and projections, or aggregates as well."""
 
 
-def served(new: Dataflow, running: Dataflow, contained: Contained = "groups") -> Dataflow:
+def served(new: Dataflow, running: Dataflow | Fragment, contained: Contained = "groups") -> Dataflow:
     """Rewrite a dataflow so that its operators read running ones that contain them."""
     if contained == "groups":
         for id_ in new.order:
@@ -28,7 +29,7 @@ def served(new: Dataflow, running: Dataflow, contained: Contained = "groups") ->
     return new if contained == "nothing" else _served_rows(new, running)
 
 
-def _served_rows(new: Dataflow, running: Dataflow) -> Dataflow:
+def _served_rows(new: Dataflow, running: Dataflow | Fragment) -> Dataflow:
     """Let filters and projections read running ones that contain them."""
     known = {key: id_ for id_, key in running.keys.items()}
     while True:
@@ -48,7 +49,7 @@ def _served_rows(new: Dataflow, running: Dataflow) -> Dataflow:
             return new
 
 
-def _better(new: Dataflow, id_: str, running: Dataflow, parent: str) -> Dataflow | None:
+def _better(new: Dataflow, id_: str, running: Dataflow | Fragment, parent: str) -> Dataflow | None:
     """Put a filter or projection on top of a running one over the same stream; None if none contains it."""
     operator = new[id_]
     schema = running.types[parent].schema
@@ -71,7 +72,7 @@ def _better(new: Dataflow, id_: str, running: Dataflow, parent: str) -> Dataflow
     return None
 
 
-def _condition(flow: Dataflow, id_: str) -> str:
+def _condition(flow: Dataflow | Fragment, id_: str) -> str:
     operator = flow[id_]
     assert isinstance(operator, ops.Where)
     return operator.condition

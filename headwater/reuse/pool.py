@@ -1,17 +1,19 @@
 """A pool of dataflows that run as one: submissions, shared operators, and their joint deployment. Pure.
 
-A pool holds dataflows of one continuum and of the same locations. Operators of equal content keys are one operator
-of the shared dataflow, named after its first submission; a name is never reused.
+A pool holds dataflows of one continuum. Operators of equal content keys are one operator of the shared dataflow, named
+after its first submission; a name is never reused. Dataflows of different locations share the operators that treat
+each location separately (``located``): these take the rows of all their locations, the others only of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError
+from headwater.dataflow.fragment import Fragment
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import MemorySink
@@ -20,6 +22,7 @@ from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.reuse.commons import Commons, OperatorShape
 from headwater.reuse.contain import Contained, served
+from headwater.reuse.located import separable
 from headwater.reuse.normal import normalized
 
 
@@ -43,12 +46,38 @@ class Submission:
 
 
 @dataclass(frozen=True)
+class _Running:
+    """An operator of the shared dataflow, with the locations of a dataflow that needs it."""
+
+    name: str
+    inputs: tuple[str, ...]
+    locations: frozenset[str]
+
+
+_Known = dict[str, list[_Running]]
+"""Running operators by key: one for each set of locations that a dataflow runs them for."""
+
+
+@dataclass(frozen=True)
 class Pool:
     """Dataflows that run as one, in order of submission."""
 
     name: str
-    locations: tuple[str, ...]
     submissions: tuple[Submission, ...] = ()
+
+    @cached_property
+    def locations(self) -> tuple[str, ...]:
+        """Return the locations of all dataflows; none where they run for all of the continuum."""
+        return tuple(sorted({x for one in self.submissions for x in one.runs.locations}))
+
+    @cached_property
+    def at(self) -> Mapping[str, tuple[str, ...]]:
+        """Return for each operator of the shared dataflow the locations whose rows somebody needs from it."""
+        found: dict[str, set[str]] = {}
+        for one in self.submissions:
+            for shared in one.ids.values():
+                found.setdefault(shared, set()).update(one.runs.locations)
+        return {shared: tuple(x for x in self.locations if x in own) for shared, own in found.items()}
 
     def __getitem__(self, name: str) -> Submission:
         for one in self.submissions:
@@ -66,13 +95,20 @@ class Pool:
     # ------------------------------------------------------------ submissions
 
     def submit(
-        self, dataflow: Dataflow, owner: str, *, used: Iterable[str] = (), contained: Contained = "groups"
+        self,
+        dataflow: Dataflow,
+        owner: str,
+        *,
+        used: Iterable[str] = (),
+        contained: Contained = "groups",
+        apart: Collection[str] = (),
     ) -> Pool:
         """Add a dataflow; ``used``: names of former operators of the shared dataflow.
 
-        ``contained``: which of its operators running ones that contain them may serve.
+        ``contained``: which of its operators running ones that contain them may serve. ``apart``: running operators
+        that it does not share with dataflows of other locations.
 
-        Raises DataflowError if its name is in use, or if it is for other locations; their order does not matter.
+        Raises DataflowError if its name is in use, or if it names its locations and others do not.
         """
         if dataflow.name in self:
             raise DataflowError(
@@ -80,37 +116,69 @@ class Pool:
                 where="submit",
                 hint="remove it first, or choose another name",
             )
-        return self._joined(dataflow, owner, dict(self._ids), used=used, contained=contained)
+        return self._joined(dataflow, owner, self._known(), used=used, contained=contained, apart=apart)
 
-    def update(self, dataflow: Dataflow, *, used: Iterable[str] = (), contained: Contained = "groups") -> Pool:
+    def update(
+        self,
+        dataflow: Dataflow,
+        *,
+        used: Iterable[str] = (),
+        contained: Contained = "groups",
+        apart: Collection[str] = (),
+    ) -> Pool:
         """Replace a dataflow by another version of it: operators of both keep their names, and so their state.
 
-        ``used`` and ``contained`` as for ``submit``. Raises DataflowError if it does not run, or if the new version is
-        for other locations.
+        Parameters as for ``submit``. Raises DataflowError if it does not run.
         """
-        known, owner = dict(self._ids), self[dataflow.name].owner
-        return self.remove(dataflow.name)._joined(dataflow, owner, known, used=used, contained=contained)
+        known, owner = self._known(), self[dataflow.name].owner
+        rest = self.remove(dataflow.name)
+        return rest._joined(dataflow, owner, known, used=used, contained=contained, apart=apart)
 
     def _joined(
-        self, dataflow: Dataflow, owner: str, known: dict[str, str], *, used: Iterable[str], contained: Contained
+        self,
+        dataflow: Dataflow,
+        owner: str,
+        known: _Known,
+        *,
+        used: Iterable[str],
+        contained: Contained,
+        apart: Collection[str],
     ) -> Pool:
-        """Add a dataflow; ``known``: the names of operators by key, to which its new ones are added."""
-        if set(dataflow.locations) != set(self.locations):
+        """Add a dataflow, whose operators may have names among the known ones."""
+        if self.submissions and bool(dataflow.locations) != bool(self.locations):
+            names = ", ".join(dataflow.locations or self.locations)
             raise DataflowError(
-                f"its locations are {', '.join(dataflow.locations)}, those of the pool {', '.join(self.locations)}",
+                f"it runs {f'at {names}' if dataflow.locations else 'at all locations of the continuum'}, and others "
+                f"{'at all locations of the continuum' if dataflow.locations else f'at {names}'}",
                 where=f"pool {self.name}",
-                hint="submit it to another pool",
+                hint="name the locations of each dataflow, or submit it to another pool",
             )
-        runs = normalized(replace(dataflow, locations=self.locations))
+        runs = normalized(replace(dataflow, locations=tuple(sorted(dataflow.locations))))
         if self.submissions:
-            runs = served(runs, self.dataflow, contained)
-        taken = {*known.values(), *used}
+            runs = served(runs, self._shareable(runs.locations, apart), contained)
+        taken = {*(one.name for found in known.values() for one in found), *used}
+        common = separable(runs)
         ids: dict[str, str] = {}
         for id_ in runs.order:
-            key = _key(dataflow.name, runs, id_)
-            ids[id_] = known.setdefault(key, _free(f"{dataflow.name}.{id_}", taken))
+            inputs = tuple(ids[i] for i in runs[id_].inputs)
+            alike = known.setdefault(_key(dataflow.name, runs, id_), [])
+            fitting = [one for one in alike if one.inputs == inputs]
+            same = [one for one in fitting if one.locations == frozenset(runs.locations)]
+            found = same or [one for one in fitting if id_ in common and one.name not in apart]
+            ids[id_] = found[0].name if found else _free(f"{dataflow.name}.{id_}", taken)
+            alike.append(_Running(ids[id_], inputs, frozenset(runs.locations)))
             taken.add(ids[id_])
         return replace(self, submissions=(*self.submissions, Submission(dataflow.name, owner, dataflow, runs, ids)))
+
+    def _shareable(self, locations: tuple[str, ...], apart: Collection[str]) -> Fragment:
+        """Return the running operators that a dataflow of some locations can share; ``apart`` as for ``submit``."""
+        flow = self.dataflow
+        same = {s for one in self.submissions if one.runs.locations == locations for s in one.ids.values()}
+        common, found = separable(flow) - set(apart), dict[str, None]()
+        for id_ in flow.order:
+            if id_ in same or (id_ in common and found.keys() >= set(flow[id_].inputs)):
+                found[id_] = None
+        return Fragment.of(flow, found, leaving=())
 
     def remove(self, name: str) -> Pool:
         """Remove a dataflow. Raises DataflowError if it does not run."""
@@ -132,10 +200,14 @@ class Pool:
 
     # ------------------------------------------------------------ the shared dataflow
 
-    @cached_property
-    def _ids(self) -> Mapping[str, str]:
-        """Return names of running operators, by key."""
-        return {_key(s.name, s.runs, i): shared for s in self.submissions for i, shared in s.ids.items()}
+    def _known(self) -> _Known:
+        found: _Known = {}
+        for one in self.submissions:
+            locations = frozenset(one.runs.locations)
+            for id_, shared in one.ids.items():
+                inputs = tuple(one.ids[i] for i in one.runs[id_].inputs)
+                found.setdefault(_key(one.name, one.runs, id_), []).append(_Running(shared, inputs, locations))
+        return found
 
     @cached_property
     def users(self) -> Mapping[str, tuple[str, ...]]:
@@ -172,18 +244,23 @@ class Pool:
             for id_, shared in one.ids.items():
                 wanted[shared] = min(wanted.get(shared, own[id_]), own[id_], key=continuum.layer_index)
         if running is None:
-            return in_layers(self.dataflow, continuum, wanted)
+            return in_layers(self.dataflow, continuum, wanted, only=self._only)
         there = {layer.name for layer in continuum.layers}
         now = {o: layer for o, layer in running.layers.items() if layer in there}
         layers = self._layers_for(now, wanted, continuum)
         at = {
             x: self._layers_for(now | {o: layer for o, layer in own.items() if layer in there}, wanted, continuum)
             for x, own in running.layers_at.items()
+            if not self.locations or x in self.locations
         }
         edges = {(p, o.id) for o in self.dataflow.operators for p in o.inputs}
         kept = frozenset(e for e in _cuts(running) & edges if layers[e[0]] == layers[e[1]])
-        fresh = in_layers(self.dataflow, continuum, layers, at=at, cuts=kept)
+        fresh = in_layers(self.dataflow, continuum, layers, at=at, cuts=kept, only=self._only)
         return Deployment(kept, fresh.placement.replaced(self._staying(fresh, running, continuum)))
+
+    @property
+    def _only(self) -> Mapping[str, tuple[str, ...]] | None:
+        return self.at if self.locations else None
 
     def _staying(
         self, fresh: Deployment, running: DeploymentPlan, continuum: Continuum

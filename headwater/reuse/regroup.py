@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from headwater.core.errors import HeadwaterError
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
+from headwater.dataflow.fragment import Fragment
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.onepass import melted, steps
 from headwater.reuse.remainder import Columns, columns_over, rest_of
@@ -47,7 +48,7 @@ class AggregateShape:
         return check_aggregate(substitute(text, self.definitions, self.schema, place="outside"), self.schema).text
 
 
-def regrouped(new: Dataflow, id_: str, running: Dataflow) -> Dataflow:
+def regrouped(new: Dataflow, id_: str, running: Dataflow | Fragment) -> Dataflow:
     """Compute an aggregate from a running one of the same or finer groups; the same dataflow if there is none."""
     if new.keys[id_] in running.keys.values() or (mine := _grouping(new, id_)) is None:
         return new
@@ -67,7 +68,7 @@ def regrouped(new: Dataflow, id_: str, running: Dataflow) -> Dataflow:
     return new
 
 
-def _grouping(flow: Dataflow, id_: str) -> AggregateShape | None:
+def _grouping(flow: Dataflow | Fragment, id_: str) -> AggregateShape | None:
     """Describe an aggregate; None for other operators, and where results are not output once and for all rows."""
     operator = flow[id_]
     if not isinstance(operator, stateful.Aggregate) or operator.mode is not None or operator.partial is not None:
@@ -103,7 +104,9 @@ def _windows(operator: stateful.Aggregate, definitions: dict[str, str]) -> tuple
     return (type(operator.window).__name__, by_name[column.lower()], *lengths)
 
 
-def _served(new: Dataflow, mine: AggregateShape, running: Dataflow, other: AggregateShape) -> Dataflow | None:
+def _served(
+    new: Dataflow, mine: AggregateShape, running: Dataflow | Fragment, other: AggregateShape
+) -> Dataflow | None:
     """Put what remains of an aggregate on top of a copy of a running one; None if that lacks something."""
     rest = rest_of(mine.conditions, other.conditions)
     keys = _of_keys(mine, mine.keys, other)
@@ -155,7 +158,7 @@ def _values(mine: AggregateShape, wanted: Columns, other: AggregateShape) -> lis
 def _put(
     new: Dataflow,
     mine: AggregateShape,
-    running: Dataflow,
+    running: Dataflow | Fragment,
     other: AggregateShape,
     condition: str,
     columns: Sequence[tuple[str, str]],

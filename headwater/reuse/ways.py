@@ -56,10 +56,13 @@ def ways(
     """
     used = frozenset(used)
 
-    def with_it(contained: Contained) -> Pool:
+    def with_it(contained: Contained, apart: frozenset[str] = frozenset()) -> Pool:
         if dataflow.name in pool:
-            return pool.update(dataflow, used=used, contained=contained)
-        return pool.submit(dataflow, owner, used=used, contained=contained)
+            after = pool.update(dataflow, used=used, contained=contained, apart=apart)
+        else:
+            after = pool.submit(dataflow, owner, used=used, contained=contained, apart=apart)
+        more = _extended(after, continuum, running) - apart
+        return with_it(contained, apart | more) if more else after
 
     joined = [("", with_it("groups"))]
     for how, contained in _LESS.items():
@@ -90,6 +93,26 @@ def put_together(pool: Pool, continuum: Continuum, running: DeploymentPlan | Non
     less = whole(pool, continuum, running)
     fragmented = len(plan.units) - len(less.units) >= FRAGMENTED * len(plan.units)
     return less if fragmented and _follows(running, less) else plan
+
+
+def _extended(pool: Pool, continuum: Continuum, running: DeploymentPlan | None) -> frozenset[str]:
+    """Return the running operators that would get rows of another location in a zone where they run already.
+
+    Such rows begin at the start of their source, and may be too late for the event time that the zone has reached.
+    """
+    if running is None:
+        return frozenset()
+    before, after = running.deployment.placement, pool.deployment(continuum, running).placement
+
+    def zone(operator: str, location: str) -> str:
+        return continuum.host(after[operator, location][0]).zone
+
+    found = set()
+    for id_ in before:
+        there = {zone(id_, x) for x in after.of(id_) if x in before.of(id_)}
+        if any(zone(id_, x) in there for x in after.of(id_) if x not in before.of(id_)):
+            found.add(id_)
+    return frozenset(found)
 
 
 def _follows(running: DeploymentPlan | None, plan: DeploymentPlan) -> bool:

@@ -204,7 +204,7 @@ def test_a_pool_gives_what_its_dataflows_give(seed: int, endpoint: LocalEndpoint
     rows = [{"id": i} | {name: drawn.choice(of) for name, of in VALUES.items()} for i in range(300)]
     (place / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     flows = [made_up(drawn, f"f{number}", place) for number in range(24)]
-    pool = Pool("commons", ("here",))
+    pool = Pool("commons")
     for flow in flows:
         pool = pool.submit(flow, "team")
         pool.check()
@@ -262,7 +262,7 @@ def test_aggregates_of_a_pool_are_those_of_each_dataflow(count: int, endpoint: L
     (place / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     sinks = [f"m{number}" for number in range(count)]
     alone = grouping("alone", place, {sink: random.Random(sink) for sink in sinks})
-    pool = Pool("commons", ("here",))
+    pool = Pool("commons")
     for sink in sinks:
         pool = pool.submit(grouping(f"f{sink}", place, {sink: random.Random(sink)}), "team")
         pool.check()

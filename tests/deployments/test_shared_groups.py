@@ -41,7 +41,7 @@ def test_groups_served_from_finer_ones_are_exact(endpoint: LocalEndpoint, tmp_pa
         counted("one", source.path, "cloud", "k", where="location = 'L2'", rows="count(*)", total="sum(id)"),
         counted("same", source.path, "cloud", "k", "location", total="sum(id)"),
     ]
-    pool = Pool("commons", LOCATIONS)
+    pool = Pool("commons")
     for flow in flows:
         pool = pool.submit(flow, "team")
         pool.check()

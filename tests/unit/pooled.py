@@ -21,15 +21,19 @@ from headwater.core.errors import HeadwaterError
 from headwater.core.requirement import Requirement
 from headwater.dataflow import operators as ops
 from headwater.dataflow.graph import Dataflow, own_content
+from headwater.dataflow.sinks import MemorySink, Sink
 from headwater.dataflow.stream import Stream
 from headwater.plan import edit
 from headwater.plan.build import build
 from headwater.plan.diff import diff
+from headwater.plan.document import from_document, to_document
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.spec import spec_of
 from headwater.reuse.normal import normalized
 from headwater.sql.conditions import implied, parts_of
 
 SCHEMA = "id bigint, ts timestamp, k string, v double"
+PLACES = ["L1", "L2", "L3"]
 HOLDER = "test:1"
 
 
@@ -62,7 +66,15 @@ def scientific() -> Mapping[str, Dataflow]:
 def made_up(seed: int, count: int = 10) -> Mapping[str, Dataflow]:
     """Draw dataflows over few tasks, so that they overlap; branches part and meet again."""
     drawn = random.Random(seed)
-    return {f"f{number}": _drawn(drawn, f"f{number}") for number in range(count)}
+    return {f"f{number}": _drawn(drawn, f"f{number}", [LOCATION]) for number in range(count)}
+
+
+@cache
+def at_places(seed: int, count: int = 10) -> Mapping[str, Dataflow]:
+    """Draw such dataflows, each for some of three locations."""
+    drawn = random.Random(seed)
+    names = {f"f{number}": drawn.sample(PLACES, drawn.randint(1, 3)) for number in range(count)}
+    return {name: _drawn(drawn, name, places) for name, places in names.items()}
 
 
 def _of_graph(graph: Graph) -> Dataflow:
@@ -87,10 +99,12 @@ def _of_graph(graph: Graph) -> Dataflow:
     return builder.build()
 
 
-def _drawn(drawn: random.Random, name: str) -> Dataflow:
-    builder = hw.flow(name, locations=[LOCATION])
+def _drawn(drawn: random.Random, name: str, places: list[str]) -> Dataflow:
+    builder = hw.flow(name, locations=places)
     path = f"/in/{{location}}/{drawn.randrange(2)}"
-    read = builder.read.json(path, SCHEMA, location_as="site").with_watermark("ts", "2 seconds")
+    located = drawn.random() < 0.8
+    read = builder.read.json(path, SCHEMA, location_as="site" if located else None).with_watermark("ts", "2 seconds")
+    read = read if located else read.to_layer("cloud")  # only there one zone sees the rows of all locations
     streams = [read]
     for _ in range(drawn.randint(1, 7)):
         stream = drawn.choice(streams[-3:])
@@ -134,22 +148,29 @@ def _task(stream: Stream, text: str) -> Stream:
 # ---------------------------------------------------------------- continua
 
 
-def continuum(drawn: random.Random) -> Continuum:
-    """Draw a continuum of an edge and a cloud zone, perhaps with a site between them: hosts come and go."""
+ZONES = ([PLACES], [["L1"], ["L2", "L3"]], [["L1"], ["L2"], ["L3"]])
+"""Divisions of the places among zones."""
+
+
+def continuum(drawn: random.Random, zones: list[list[str]]) -> Continuum:
+    """Draw a continuum of edge zones and a cloud zone, perhaps with a site between them: hosts come and go."""
 
     def hosts(zone: str) -> str:
         names = drawn.sample([f"{zone}{n}" for n in range(4)], drawn.randint(1, 3))
         return "{" + ", ".join(f"{n}: {{n_cpu: {drawn.choice([1, 2, 8])}, memory: 8GiB}}" for n in names) + "}"
 
     site = drawn.random() < 0.5
-    above = "S" if site else "C"
     lines = [
         "name: changing",
         f"layers: [edge, {'site, ' if site else ''}cloud]",
         "zones:",
         f"  C: {{layer: cloud, hosts: {hosts('c')}}}",
         f"  S: {{layer: site, parent: C, hosts: {hosts('s')}}}" if site else "",
-        f"  E: {{layer: edge, parent: {above}, locations: [{LOCATION}], hosts: {hosts('e')}}}",
+    ]
+    above = "S" if site else "C"
+    lines += [
+        f"  E{n}: {{layer: edge, parent: {above}, locations: [{', '.join(own)}], hosts: {hosts(f'e{n}')}}}"
+        for n, own in enumerate(zones)
     ]
     return Continuum.from_text("\n".join(lines))
 
@@ -162,7 +183,9 @@ class PoolHistory:
 
     def __init__(self, store: Store, flows: Mapping[str, Dataflow], seed: int) -> None:
         self._store, self._flows, self._drawn = store, flows, random.Random(seed)
-        self._continuum = continuum(self._drawn)
+        several = any(LOCATION not in flow.locations for flow in flows.values())
+        self._zones = self._drawn.choice(ZONES) if several else [[LOCATION]]
+        self._continuum = continuum(self._drawn, self._zones)
         self.there: dict[str, Dataflow] = {}
         self.done: Counter[str] = Counter()
 
@@ -180,7 +203,7 @@ class PoolHistory:
     def _step(self) -> None:
         away = sorted(set(self._flows) - set(self.there))
         if self._drawn.random() < 0.25:
-            self._continuum = continuum(self._drawn)
+            self._continuum = continuum(self._drawn, self._zones)
             self.done["continuum"] += 1
         choice = self._drawn.random()
         if away and (choice < 0.5 or not self.there):
@@ -221,7 +244,8 @@ class PoolHistory:
         layers = [layer.name for layer in plan.continuum.layers]
         for operator in self._drawn.sample(operators, min(3, len(operators))):
             try:
-                moved = edit.move(plan, operator, self._drawn.choice(layers))
+                at = self._drawn.choice([None, *plan.deployment.placement.of(operator)])
+                moved = edit.move(plan, operator, self._drawn.choice(layers), location=at)
                 wanted = build(plan.dataflow, plan.continuum, moved, pooled=True)
                 if diff(plan, wanted).empty:
                     continue
@@ -275,6 +299,41 @@ class PoolHistory:
             for sink in flow.sinks:
                 alone, shared = flow_to(flow, sink.id), flow_to(pool.dataflow, pool[name].sinks[sink.id])
                 assert meaning(shared) == meaning(alone), (name, sink.id)
+                self._check_places(plan, pool[name].sinks[sink.id], set(flow.locations))
+        self._check_units(plan)
+
+    def _check_units(self, plan: DeploymentPlan) -> None:
+        """Check that every output of a unit is a sink or is read at the unit's locations, and that no row is missed."""
+        assert from_document(to_document(plan)) == plan
+        for unit in plan.units:
+            written = {c.operator: c for c in plan.outputs(unit)}
+            assert set(unit.outputs) == written.keys() | {
+                o for o in unit.operators if isinstance(plan.dataflow[o], Sink)
+            }
+            for id_, channel in written.items():
+                readers = [plan.unit(reader) for reader in channel.consumers]
+                assert readers and spec_of(plan, unit.id).flow.consumers[id_]
+                here = set(unit.locations)
+                for consumer in plan.dataflow.consumers[id_]:
+                    needed = here & plan.deployment.placement.of(consumer).keys()
+                    if consumer not in unit.operators:
+                        assert needed == here & {x for r in readers if consumer in r.operators for x in r.locations}
+                self.done["fewer"] += any(here - set(r.locations) for r in readers)
+
+    def _check_places(self, plan: DeploymentPlan, sink: str, wanted: set[str]) -> None:
+        """Check that a sink gets the rows of its locations, and of these only."""
+        flow, placement = plan.dataflow, plan.deployment.placement
+        assert placement.of(sink).keys() == wanted
+        todo = [sink]
+        while todo:
+            id_ = todo.pop()
+            todo += flow[id_].inputs
+            there = placement.of(id_).keys()
+            assert there >= wanted
+            if there != wanted:
+                self.done["across"] += 1
+                before = flow_to(flow, id_)
+                assert flow.types[id_].located_by and not any(o.stateful for o in before.operators)
 
 
 def flow_to(flow: Dataflow, sink: str) -> Dataflow:
@@ -286,6 +345,8 @@ def flow_to(flow: Dataflow, sink: str) -> Dataflow:
             needed.add(id_)
             todo += flow[id_].inputs
     kept = [replace(o, layer=None, requires=Requirement()) for o in flow.operators if o.id in needed]
+    if not isinstance(flow[sink], Sink):
+        kept.append(MemorySink(id="end", inputs=(sink,)))
     return normalized(replace(flow, operators=tuple(kept)))
 
 

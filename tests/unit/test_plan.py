@@ -302,7 +302,7 @@ def test_fan_out_shares_a_trunk() -> None:
 
     dataflow = flow_of(write)
     (piece,) = pieces(dataflow, ())
-    found = one_pass(dataflow, piece)
+    found = one_pass(dataflow, piece, outputs_of(dataflow, piece))
     assert found is not None and found.root == "base" and outputs_of(dataflow, piece) == ("x", "y")
 
 
@@ -315,7 +315,7 @@ def test_fan_out_over_more_than_filters_is_cut() -> None:
     dataflow = flow_of(write)
     found = pieces(dataflow, ())
     assert sorted("+".join(p) for p in found) == ["each+x", "s+base+y"]
-    assert all(one_pass(dataflow, p) is not None for p in found)
+    assert all(one_pass(dataflow, p, outputs_of(dataflow, p)) is not None for p in found)
 
 
 def test_only_what_cannot_pass_is_cut_off() -> None:
@@ -440,7 +440,9 @@ def check_pieces(dataflow: Dataflow, found: Any, edges: set[tuple[str, str]]) ->
     assert nx.is_directed_acyclic_graph(graph)
     assert all(low < high for low, high in graph.edges)  # inputs first
     assert all(member[p] != member[o] for p, o in edges)
-    assert all(len(outputs_of(dataflow, p)) == 1 or one_pass(dataflow, p) is not None for p in found)
+    assert all(
+        len(outputs_of(dataflow, p)) == 1 or one_pass(dataflow, p, outputs_of(dataflow, p)) is not None for p in found
+    )
 
 
 @settings(max_examples=60, deadline=None)

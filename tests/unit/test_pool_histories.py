@@ -12,13 +12,14 @@ from headwater.app import pools
 from headwater.control import tables
 from headwater.control.store import Store
 from headwater.dataflow.graph import Dataflow
-from tests.unit.pooled import PoolHistory, city, made_up, scientific
+from tests.unit.pooled import PoolHistory, at_places, city, made_up, scientific
 
 Flows = Callable[[int], Mapping[str, Dataflow]]
 WORKLOADS: Mapping[str, Flows] = {
     "city": lambda seed: city(),
     "scientific": lambda seed: scientific(),
     "made up": made_up,
+    "at places": at_places,
 }
 
 
@@ -43,14 +44,17 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_any_history_of_a_pool(place: Path) -> None:
-    done = live(place, made_up, range(12), steps=4)
-    assert done["submit"] > 12 and done["remove"] > 12
+@pytest.mark.parametrize("flows", [made_up, at_places])
+def test_any_history_of_a_pool(place: Path, flows: Flows) -> None:
+    done = live(place, flows, range(6), steps=4)
+    assert done["submit"] > 6 and done["remove"] > 6
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(("workload", "count"), [("city", 100), ("scientific", 300), ("made up", 600)])
+@pytest.mark.parametrize(
+    ("workload", "count"), [("city", 100), ("scientific", 300), ("made up", 300), ("at places", 300)]
+)
 def test_a_thousand_histories_of_pools(place: Path, workload: str, count: int) -> None:
     done = live(place, WORKLOADS[workload], range(1000, 1000 + count), steps=12)
     assert all(done[what] > count / 4 for what in ("submit", "update", "remove", "defragment", "continuum", "move"))

@@ -292,7 +292,7 @@ def test_sessions_and_sliding_windows_serve_equal_groups() -> None:
 
 
 def pool_of(*dataflows: Dataflow) -> Pool:
-    pool = Pool("commons", ("here",))
+    pool = Pool("commons")
     for one in dataflows:
         pool = pool.submit(one, "team")
         pool.check()

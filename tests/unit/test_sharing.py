@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,24 @@ import pytest
 
 import headwater as hw
 from headwater.adapt.calibrate import Learned, learn
-from headwater.adapt.model import Facts
+from headwater.adapt.model import Facts, rows_of
 from headwater.adapt.window import window
 from headwater.app import pools
 from headwater.continuum.model import Continuum
 from headwater.control import tables
 from headwater.control.sharing import OwnerLimits
 from headwater.control.store import Store
-from headwater.core.errors import Busy, DataflowError, DeploymentError, Unavailable
+from headwater.core.errors import Busy, DataflowError, DeploymentError, ErrorList, PlacementError, Unavailable
 from headwater.dataflow.graph import Dataflow
+from headwater.plan import edit
+from headwater.plan.build import build
+from headwater.plan.document import from_document, to_document
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.profile import Profile
+from headwater.plan.place import PlacementRequest, Setting, place
+from headwater.plan.profile import Known, Profile
 from headwater.plan.steps import FormerOutputChoice
 from headwater.reuse.pool import Pool
+from headwater.reuse.ways import put_together
 from headwater.testing.modelled import ModelledWorld
 from tests.unit.test_reuse import TWO
 
@@ -180,11 +186,106 @@ def test_locations_are_a_set(store: Store) -> None:
         builder.read.json("/in/{location}", "id int, v double", location_as="at").where("v > 1").write.memory("out")
         return builder.build()
 
-    pool = Pool("p", ("L1", "L2")).submit(over("one", "L1", "L2"), "a").submit(over("two", "L2", "L1"), "b")
+    pool = Pool("p").submit(over("one", "L1", "L2"), "a").submit(over("two", "L2", "L1"), "b")
     assert pool["two"].ids.keys() == pool["one"].ids.keys()
     assert sum(len(users) == 2 for users in pool.users.values()) == 2, "all but the sinks are shared"
-    with pytest.raises(DataflowError, match="its locations are L1, those of the pool L1, L2"):
-        pool.submit(over("three", "L1"), "c")
+    with pytest.raises(DataflowError, match="it runs at all locations of the continuum, and others at L1, L2"):
+        pool.submit(over("three"), "c")
+
+
+PLANT = Continuum.from_text("""
+name: plant
+layers: [edge, cloud]
+zones:
+  C: {layer: cloud, hosts: {c: {n_cpu: 4}}}
+  E1: {layer: edge, parent: C, locations: [L1], hosts: {e1: {n_cpu: 1}}}
+  E2: {layer: edge, parent: C, locations: [L2, L3], hosts: {e2: {n_cpu: 1}}}
+""")
+
+
+def counting_at(name: str, *locations: str, located: bool = True) -> Dataflow:
+    """Return a dataflow that filters at the edge and counts in the cloud."""
+    builder = hw.flow(name, locations=list(locations))
+    schema = "id int, ts timestamp, v double"
+    read = builder.read.json("/in/{location}", schema, location_as="at" if located else None)
+    good = read.with_watermark("ts", "1 second").where("v > 1").named("good").to_layer("cloud")
+    good.group_by(hw.window("ts", "10 seconds")).agg(n="count(*)").named("counted").select("n").write.memory("out")
+    return builder.build()
+
+
+def at_edge(plan: DeploymentPlan) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return the locations and outputs of the units at the edge, by zone and first operator."""
+    edge = [u for u in plan.units if u.layer == "edge"]
+    return {f"{u.zone} {u.operators[0]}": (u.locations, u.outputs) for u in edge}
+
+
+def test_dataflows_of_different_locations_share_what_treats_each_location_by_itself(store: Store) -> None:
+    def submitted(name: str, *locations: str) -> DeploymentPlan:
+        pools.plan_submission(counting_at(name, *locations), PLANT, "a", store.where).apply()
+        end(store)
+        return active()
+
+    def active() -> DeploymentPlan:
+        plan = store.active_plan(pools.POOL)
+        assert plan is not None
+        return plan
+
+    submitted("one", "L1")
+    both = submitted("both", "L1", "L2")  # L2 is in a zone of its own
+    assert at_edge(both) == {"E1 one.files": (("L1",), ("one.good",)), "E2 one.files": (("L2",), ("one.good",))}
+    third = submitted("third", "L3")  # in a zone that has read L2 for long
+    assert at_edge(third) == at_edge(both) | {"E2 third.files": (("L3",), ("third.good",))}
+    all_ = submitted("all", "L1", "L2", "L3")  # no unit has the rows of all three
+    own = {"E1 all.files": (("L1",), ("all.good",)), "E2 all.files": (("L2", "L3"), ("all.good",))}
+    assert at_edge(all_) == at_edge(third) | own
+    (pool,) = pools.pools(store.where)
+    assert [one.locations for one in pools.pool_outline(pool).dataflows] == [
+        ("L1",), ("L1", "L2"), ("L3",), ("L1", "L2", "L3"),
+    ]  # fmt: skip
+    for name in ("all", "third", "both"):
+        pools.plan_removal(name, "a", store.where).apply()
+        end(store)
+    assert at_edge(active()) == {"E1 one.files": (("L1",), ("one.good",))} and active().locations == ("L1",)
+    with pytest.raises(PlacementError, match="no location is called 'L2'"):
+        edit.move(active(), "one.good", "cloud", location="L2")
+
+
+def test_rows_without_their_location_are_not_shared_by_dataflows_of_others() -> None:
+    pool = Pool("p").submit(counting_at("one", "L1", located=False), "a")
+    pool = pool.submit(counting_at("both", "L1", "L2", located=False), "b")
+    assert all(len(users) == 1 for users in pool.users.values())
+    pool = pool.submit(counting_at("too", "L1", located=False), "c")
+    assert {i for i, users in pool.users.items() if users == ("one", "too")} == {
+        "one.files", "one.watermark", "one.good", "one.counted", "one.select",
+    }  # fmt: skip
+
+
+def test_a_pool_is_placed_and_predicted_with_each_operator_at_its_locations() -> None:
+    pool = Pool("p").submit(counting_at("one", "L1", "L2", "L3"), "a").submit(counting_at("two", "L2"), "b")
+    plan = put_together(pool, PLANT, None)
+    profile = Profile(dataflow="p", rates={"one.files": {"*": 30.0}})
+    known = Known(plan.dataflow, profile)
+    setting = Setting(plan.dataflow, PLANT, plan.layers, known, decided=plan.deployment, apart=True)
+    assert [x for name, x in setting.instances if name == "one.good"] == ["L1", "L2", "L3"]
+    assert setting.deployment(setting.placement(plan.deployment)).placement == plan.deployment.placement
+    request = PlacementRequest(strategy="tsoo_exact", running=plan.deployment)
+    found = build(plan.dataflow, PLANT, place(setting, request)[0], pooled=True).deployment.placement
+    assert found.of("two.counted").keys() == {"L2"} and found.of("one.counted").keys() == {"L1", "L2", "L3"}
+    rows, _ = rows_of(plan, known)
+    read = {id_: found for (unit, id_), found in rows.items() if id_.endswith("counted")}
+    assert read["two.counted"] == pytest.approx(read["one.counted"] / 3)
+
+
+def test_an_operator_is_not_moved_at_a_location_whose_rows_it_does_not_take() -> None:
+    pool = Pool("p").submit(counting_at("one", "L1"), "a").submit(counting_at("both", "L1", "L2"), "b")
+    plan = put_together(pool, PLANT, None)
+    assert plan == from_document(to_document(plan))
+    with pytest.raises(PlacementError, match=r"'one\.counted' takes no rows of L2") as refused:
+        edit.move(plan, "one.counted", "cloud", location="L2")
+    assert refused.value.hint == "its locations are L1"
+    unfed = plan.deployment.placement.replaced({"both.counted": {"L3": ("c",)}})
+    with pytest.raises(ErrorList):
+        build(plan.dataflow, PLANT, replace(plan.deployment, placement=unfed), pooled=True)
 
 
 def test_an_update_keeps_the_names_of_what_stays(store: Store) -> None:
