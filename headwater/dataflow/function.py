@@ -97,6 +97,17 @@ def _is_users_type(cls: type) -> bool:
     return cls.__module__ == "__main__" or (module is not None and _is_users(module))
 
 
+def _is_installed(function: types.FunctionType) -> bool:
+    """Return whether a function travels by name, so that a zone runs that of its own version of a package."""
+    module = sys.modules.get(function.__module__ or "")
+    if module is None or not getattr(module, "__file__", None) or module.__name__ == "__main__" or _is_users(module):
+        return False
+    found: Any = module
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function
+
+
 def _is_ours(module: types.ModuleType) -> bool:
     return module.__name__.split(".")[0] == "headwater"
 
@@ -123,7 +134,9 @@ def _parts(value: Any, *, seen: dict[int, int]) -> Iterator[str]:
     if id(value) in seen:
         yield f"seen {seen[id(value)]}"
         return
-    if isinstance(value, types.FunctionType):
+    if isinstance(value, types.FunctionType) and _is_installed(value):
+        yield f"{value.__module__}.{value.__qualname__}"
+    elif isinstance(value, types.FunctionType):
         seen[id(value)] = len(seen)
         yield "function"
         yield _code_text(value.__code__)

@@ -394,6 +394,49 @@ def test_users_modules_travel_by_value(load: Callable[[str], Any], tmp_path: Pat
     assert transferred.name == "outer.<locals>.inner"
 
 
+INSTALLED = """
+import functools
+
+def mean(xs):
+    return sum(xs) / len(xs)
+
+def made(n):
+    return lambda xs: n + len(xs)
+"""
+USING = """
+import tools
+from tools import made, mean
+
+def by_module(xs):
+    return tools.mean(xs)
+
+def by_name(xs):
+    return mean(xs)
+
+made_there = made(2)
+"""
+
+
+def test_another_version_of_an_installed_package_is_the_same_function(
+    load: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A zone runs functions with its own packages; what a package's function returns travels by value, and counts."""
+    found = []
+    for version, text in enumerate([INSTALLED, INSTALLED.replace("/ len", "// len").replace("n +", "n -")]):
+        place = tmp_path / f"version{version}" / "site-packages"
+        place.mkdir(parents=True)
+        (place / "tools.py").write_text(text)
+        with monkeypatch.context() as patched:
+            patched.syspath_prepend(place)
+            patched.delitem(sys.modules, "tools", raising=False)
+            module = load(USING)
+            captured = [PythonFunction.of(f, where="x").fingerprint for f in (module.by_module, module.by_name)]
+            found.append((captured, fingerprint(module.made_there)))
+            del sys.modules["tools"]
+    (old, old_made), (new, new_made) = found
+    assert old == new and old_made != new_made
+
+
 def test_builtins_and_partials() -> None:
     assert PythonFunction.of(len, where="x").load() is len
     assert fingerprint(len) != fingerprint(max)
