@@ -46,7 +46,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class _Running:
+class _SharedOperator:
     """An operator of the shared dataflow, with the locations of a dataflow that needs it."""
 
     name: str
@@ -54,7 +54,7 @@ class _Running:
     locations: frozenset[str]
 
 
-_Known = dict[str, list[_Running]]
+_Known = dict[str, list[_SharedOperator]]
 """Running operators by key: one for each set of locations that a dataflow runs them for."""
 
 
@@ -166,7 +166,7 @@ class Pool:
             same = [one for one in fitting if one.locations == frozenset(runs.locations)]
             found = same or [one for one in fitting if id_ in common and one.name not in apart]
             ids[id_] = found[0].name if found else _free(f"{dataflow.name}.{id_}", taken)
-            alike.append(_Running(ids[id_], inputs, frozenset(runs.locations)))
+            alike.append(_SharedOperator(ids[id_], inputs, frozenset(runs.locations)))
             taken.add(ids[id_])
         return replace(self, submissions=(*self.submissions, Submission(dataflow.name, owner, dataflow, runs, ids)))
 
@@ -206,7 +206,7 @@ class Pool:
             locations = frozenset(one.runs.locations)
             for id_, shared in one.ids.items():
                 inputs = tuple(one.ids[i] for i in one.runs[id_].inputs)
-                found.setdefault(_key(one.name, one.runs, id_), []).append(_Running(shared, inputs, locations))
+                found.setdefault(_key(one.name, one.runs, id_), []).append(_SharedOperator(shared, inputs, locations))
         return found
 
     @cached_property
