@@ -68,7 +68,8 @@ class Pool:
     @cached_property
     def locations(self) -> tuple[str, ...]:
         """Return the locations of all dataflows; none where they run for all of the continuum."""
-        return tuple(sorted({x for one in self.submissions for x in one.runs.locations}))
+        different = {one.runs.locations for one in self.submissions}
+        return different.pop() if len(different) == 1 else tuple(sorted({x for own in different for x in own}))
 
     @cached_property
     def at(self) -> Mapping[str, tuple[str, ...]]:
@@ -153,7 +154,7 @@ class Pool:
                 where=f"pool {self.name}",
                 hint="name the locations of each dataflow, or submit it to another pool",
             )
-        runs = normalized(replace(dataflow, locations=tuple(sorted(dataflow.locations))))
+        runs = normalized(replace(dataflow, locations=self._ordered(dataflow.locations)))
         if self.submissions:
             runs = served(runs, self._shareable(runs.locations, apart), contained)
         taken = {*(one.name for found in known.values() for one in found), *used}
@@ -169,6 +170,11 @@ class Pool:
             alike.append(_SharedOperator(ids[id_], inputs, frozenset(runs.locations)))
             taken.add(ids[id_])
         return replace(self, submissions=(*self.submissions, Submission(dataflow.name, owner, dataflow, runs, ids)))
+
+    def _ordered(self, locations: tuple[str, ...]) -> tuple[str, ...]:
+        """Return locations in the order of a dataflow that runs for the same ones: units keep their first location."""
+        running = (one.runs.locations for one in self.submissions)
+        return next((own for own in running if set(own) == set(locations)), tuple(sorted(locations)))
 
     def _shareable(self, locations: tuple[str, ...], apart: Collection[str]) -> Fragment:
         """Return the running operators that a dataflow of some locations can share; ``apart`` as for ``submit``."""

@@ -189,6 +189,9 @@ def test_locations_are_a_set(store: Store) -> None:
     pool = Pool("p").submit(over("one", "L1", "L2"), "a").submit(over("two", "L2", "L1"), "b")
     assert pool["two"].ids.keys() == pool["one"].ids.keys()
     assert sum(len(users) == 2 for users in pool.users.values()) == 2, "all but the sinks are shared"
+    stored = replace(pool["one"], runs=replace(pool["one"].runs, locations=("L2", "L1")))  # by an earlier version
+    older = Pool("p", (stored,)).submit(over("two", "L1", "L2"), "b")
+    assert older.locations == older["two"].runs.locations == ("L2", "L1")
     with pytest.raises(DataflowError, match="it runs at all locations of the continuum, and others at L1, L2"):
         pool.submit(over("three"), "c")
 
