@@ -47,10 +47,10 @@ class Submission:
 
 @dataclass(frozen=True)
 class _SharedOperator:
-    """An operator of the shared dataflow, with the locations of a dataflow that needs it."""
+    """An operator of the shared dataflow, its inputs there, and the locations of a dataflow that needs it."""
 
     name: str
-    inputs: tuple[str, ...]
+    inputs: frozenset[str]
     locations: frozenset[str]
 
 
@@ -161,7 +161,7 @@ class Pool:
         common = separable(runs)
         ids: dict[str, str] = {}
         for id_ in runs.order:
-            inputs = tuple(ids[i] for i in runs[id_].inputs)
+            inputs = frozenset(ids[i] for i in runs[id_].inputs)
             alike = known.setdefault(_key(dataflow.name, runs, id_), [])
             fitting = [one for one in alike if one.inputs == inputs]
             same = [one for one in fitting if one.locations == frozenset(runs.locations)]
@@ -207,11 +207,12 @@ class Pool:
     # ------------------------------------------------------------ the shared dataflow
 
     def _known(self) -> _Known:
+        """Return the running operators."""
         found: _Known = {}
         for one in self.submissions:
             locations = frozenset(one.runs.locations)
             for id_, shared in one.ids.items():
-                inputs = tuple(one.ids[i] for i in one.runs[id_].inputs)
+                inputs = frozenset(one.ids[i] for i in one.runs[id_].inputs)
                 found.setdefault(_key(one.name, one.runs, id_), []).append(_SharedOperator(shared, inputs, locations))
         return found
 

@@ -253,6 +253,24 @@ def test_dataflows_of_different_locations_share_what_treats_each_location_by_its
         edit.move(active(), "one.good", "cloud", location="L2")
 
 
+def test_a_union_is_shared_whatever_the_order_of_its_inputs() -> None:
+    def united(name: str, location: str, first: str, second: str) -> Dataflow:
+        builder = hw.flow(name, locations=[location])
+        read = builder.read.json("/in/{location}", "id int, v double", location_as="at")
+        both = (
+            read.where(first)
+            .map_batches(len, "id int, at string")
+            .union(read.where(second).map_batches(len, "id int, at string"))
+        )
+        both.write.memory("out")
+        return builder.build()
+
+    pool = (
+        Pool("p").submit(united("one", "L1", "v > 1", "v < 0"), "a").submit(united("two", "L1", "v < 0", "v > 1"), "b")
+    )
+    assert all(len(users) == 2 for id_, users in pool.users.items() if not id_.endswith("out"))
+
+
 def test_rows_without_their_location_are_not_shared_by_dataflows_of_others() -> None:
     pool = Pool("p").submit(counting_at("one", "L1", located=False), "a")
     pool = pool.submit(counting_at("both", "L1", "L2", located=False), "b")
