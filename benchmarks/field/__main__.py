@@ -14,38 +14,40 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pyarrow as pa
 
-from benchmarks import common
-from benchmarks.field import flinkenv, report
+from benchmarks import common, flinkenv
+from benchmarks.field import report
 from benchmarks.field.feed import Feed, make_feed
-from benchmarks.field.trial import Load, Trial, results_of
+from benchmarks.field.trial import Load, Trial
 from benchmarks.field.variants import (
     SHAPE,
-    Arrived,
     CloudFlink,
     CloudSpark,
     Headwater,
     StretchedSpark,
     Variant,
 )
-from benchmarks.field.workloads import WORKLOADS, Workload
+from benchmarks.field.workloads import WORKLOADS
 from benchmarks.flowunits.workload import bits, continuum_text
 from benchmarks.netlab import Lab, ProcessorShares
 from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError, Unavailable
+from headwater.testing import local_spark
 
-ROWS, QUICK_ROWS = 200_000, 4_000  # of a burst
-PACED, QUICK_PACED = 60, 6
-PACE = 2.0  # seconds between two steps
-WARM = 2
+ROWS, QUICK_ROWS = 100_000, 4_000  # of a burst
+PACED, QUICK_PACED = 24, 4
+PACE = 1.5  # seconds between two steps
+WARM = 1
 Link = tuple[str, int]
 
 
@@ -88,64 +90,91 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--systems", type=listed(list(report.NAMES)), default=list(report.NAMES), metavar="LIST")
     made.add_argument("--rows", type=int, metavar="N", help=f"rows of a burst (default {ROWS}; quick {QUICK_ROWS})")
     made.add_argument("--link", type=link, default=("100mbit", 10), metavar="BANDWIDTH/MS", help="of every link")
-    made.add_argument("--flink", type=Path, metavar="DIR", help="PyFlink's environment (default: in the cache)")
+    made.add_argument("--flink", action="store_true", help="install Flink in the quick form too (700 MB)")
     made.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="of one burst (default 600)")
     made.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR and keep it, for its logs")
     return made
 
 
 class Comparison:
-    """All systems over one lab."""
+    """All systems over a lab each, with all dataflows."""
 
     def __init__(self, options: argparse.Namespace, place: Path) -> None:
         quick = options.quick
         self._options, self._place = options, place
         self.failed = 0
         self._rows = options.rows or (QUICK_ROWS if quick else ROWS)
-        self.load = Load(1 if quick else WARM, common.repeats_of(options), QUICK_PACED if quick else PACED, PACE)
+        self.load = Load(WARM, common.repeats_of(options), QUICK_PACED if quick else PACED, PACE)
         self._continuum = Continuum.from_text(continuum_text(shape=SHAPE))
+        self._input: dict[str, tuple[Feed, pa.Table]] = {}
 
-    def run(self, name: str, found: dict[str, Any], note: Callable[[], None]) -> None:
-        """Measure all systems with one dataflow, and go on after one that fails; call ``note`` after each."""
-        workload, place = WORKLOADS[name], self._place / name
-        burst = max(2, round(self._rows / workload.rows_of_step))
-        steps = [burst] * (self.load.warm + self.load.bursts) + [1] * self.load.paced
-        feed = make_feed(workload, place / "feed", list(SHAPE.edges.values()), steps)
-        wanted = feed.batch(self._continuum, place / "batch")
-        for system in self._options.systems:
+    def prepare(self) -> None:
+        """Write the input of each dataflow, and compute its result in one batch run."""
+        # Where the class-data archive is missing, the first Spark would write it while others are measured.
+        subprocess.run([sys.executable, "-m", "headwater.spark.training"], check=False)
+        with local_spark(self._place / "spark") as endpoint:
+            for name in self._options.dataflows:
+                workload = WORKLOADS[name]
+                burst = max(2, round(self._rows / workload.rows_of_step))
+                steps = [burst] * (self.load.warm + self.load.bursts) + [1] * self.load.paced
+                feed = make_feed(workload, self._place / name / "feed", list(SHAPE.edges.values()), steps)
+                self._input[name] = feed, feed.batch(endpoint.session(), self._continuum)
+                say(f"{name}: {sum(feed.rows)} rows, {self._input[name][1].num_rows} of results")
+
+    def run(self, system: str, found: Mapping[str, dict[str, Any]], note: Callable[[], None]) -> None:
+        """Measure a system with all dataflows, and start it anew after one that fails; call ``note`` after each."""
+        rest = list(self._input)
+        while rest:
+            ran = ""
             try:
-                found[system] = self._measure(system, workload, feed, wanted, place / system)
+                with self._deployed(system) as measure:
+                    while rest:
+                        ran = rest.pop(0)
+                        found[ran][system] = measure(ran)
+                        note()
             except HeadwaterError as error:
-                say(f"{name}, {system}: {error}")
-                found[system] = {"failed": error.what}
                 if not isinstance(error, Unavailable):  # such as PyFlink without a network
                     self.failed = error.exit_code
-            note()
+                for name in [ran] if ran else rest:
+                    say(f"{name}, {system}: {error}")
+                    found[name][system] = {"failed": error.what}
+                rest = rest if ran else []
+                note()
 
-    def _measure(self, system: str, workload: Workload, feed: Feed, wanted: pa.Table, place: Path) -> dict[str, Any]:
-        make: dict[str, type[Headwater] | type[StretchedSpark]] = {
+    @contextlib.contextmanager
+    def _deployed(self, system: str) -> Iterator[Callable[[str], dict[str, Any]]]:
+        """Deploy a system; yield what measures a dataflow with it."""
+        with ProcessorShares(str(os.getpid()), SHAPE.cores) as shares, Lab(self._continuum) as lab:
+            place = Path(tempfile.mkdtemp(prefix=f"{system}-", dir=self._place)).resolve()
+            variant = self._variant(system, lab, place, shares)
+            bandwidth, delay = self._options.link
+
+            def measure(name: str) -> dict[str, Any]:
+                lab.set_links(bandwidth=None, delay=0.0)
+                variant.start(WORKLOADS[name])
+                say(f"{name}, {system}: started")
+                lab.set_links(bandwidth=bits(bandwidth), delay=delay / 1000)
+                trial = Trial(variant, *self._input[name], lab, shares, limit=self._options.limit)
+                return trial.run(self.load, lambda text: say(f"{name}, {system}: {text}"))
+
+            try:
+                variant.deploy()
+                say(f"{system}: deployed")
+                yield measure
+            finally:
+                lab.set_links(bandwidth=None, delay=0.0)
+                variant.teardown()
+
+    def _variant(self, system: str, lab: Lab, place: Path, shares: ProcessorShares) -> Variant:
+        if system == "flink-cloud":
+            install = self._options.flink or not self._options.quick
+            return CloudFlink(lab, place, shares, flinkenv.python(flinkenv.directory(), install=install))
+        kinds: dict[str, type[Headwater] | type[StretchedSpark]] = {
             "headwater": Headwater,
             "spark-cloud": CloudSpark,
             "spark-stretched": StretchedSpark,
         }
-        python = flinkenv.python(self._options.flink or flinkenv.directory()) if system == "flink-cloud" else None
-        with ProcessorShares(str(os.getpid()), SHAPE.cores) as shares, Lab(self._continuum) as lab:
-            variant: Variant
-            kind: type[Arrived]
-            if python is not None:
-                variant, kind = CloudFlink(workload, lab, place.resolve(), shares, python), CloudFlink.arrived
-            else:
-                variant, kind = make[system](workload, lab, place.resolve(), shares), make[system].arrived
-            say(f"{workload.name}, {system}: deploying")
-            try:
-                variant.deploy()
-                bandwidth, delay = self._options.link
-                lab.set_links(bandwidth=bits(bandwidth), delay=delay / 1000)
-                trial = Trial(variant, results_of(variant, kind), feed, wanted, lab, shares, limit=self._options.limit)
-                return trial.run(self.load, lambda text: say(f"{workload.name}, {system}: {text}"))
-            finally:
-                lab.set_links(bandwidth=None, delay=0.0)
-                variant.teardown()
+        return kinds[system](lab, place, shares)
 
 
 def main() -> int:
@@ -156,20 +185,23 @@ def main() -> int:
     place = options.keep or Path(tempfile.mkdtemp(prefix="headwater-field-"))
     comparison = Comparison(options, place)
     result: dict[str, Any] = {
+        **facts,
+        "flink": flinkenv.VERSION,
         "link": {"bandwidth": options.link[0], "delay_ms": options.link[1]},
         "zones": {"edges": dict(SHAPE.edges), "sites": dict(SHAPE.sites), "cores": dict(SHAPE.cores)},
-        "repeats": comparison.load.bursts,
+        "load": asdict(comparison.load),
         "dataflows": {name: {} for name in options.dataflows},
     }
 
     def note() -> None:
         """Store the results so far: a later run may be stopped at any time."""
         result["ratios"] = {name: report.ratios(found) for name, found in result["dataflows"].items()}
-        common.write_result(options.json, result, facts=facts)
+        common.write_result(options.json, result, facts={})
 
     try:
-        for name, found in result["dataflows"].items():
-            comparison.run(name, found, note)
+        comparison.prepare()
+        for system in options.systems:
+            comparison.run(system, result["dataflows"], note)
     except HeadwaterError as error:
         print(error, file=sys.stderr)
         return error.exit_code

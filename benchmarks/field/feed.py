@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.field.workloads import Workload, event_time
-from headwater.testing import batch_result, local_spark
+from headwater.testing import batch_result
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headwater.continuum.model import Continuum
 
 
@@ -32,11 +34,10 @@ class Feed:
     rows: list[int]
     times: list[float]
 
-    def batch(self, continuum: Continuum, scratch: Path) -> pa.Table:
-        """Return the result of one Spark batch run of the dataflow over all releases."""
-        flow = self.workload.dataflow(f"{self.place}/{{location}}", str(scratch / "none"), list(self.files[0]))
-        with local_spark(scratch / "spark") as endpoint:
-            return batch_result(endpoint.session(), flow, continuum)["result"]
+    def batch(self, spark: SparkSession, continuum: Continuum) -> pa.Table:
+        """Return the result of one batch run of the dataflow over all releases."""
+        flow = self.workload.dataflow(f"{self.place}/{{location}}", str(self.place / "none"), list(self.files[0]))
+        return batch_result(spark, flow, continuum)["result"]
 
     def closed(self, wanted: pa.Table, release: int) -> pa.Table:
         """Return the rows of the windows that have ended when a release and all before it have been read."""

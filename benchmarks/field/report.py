@@ -6,14 +6,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.field.variants import SHAPE
+from benchmarks.flowunits.workload import CLOUD
 from headwater.core.errors import RuntimeFailure, Unavailable
 
+UPPER = {edge: site for site, edges in SHAPE.sites.items() for edge in edges} | dict.fromkeys(SHAPE.sites, CLOUD)
+LINKS = {f"{lower}_bytes": f"bytes/row, link {lower}–{upper}" for lower, upper in UPPER.items()}
 FIGURES = {
     "rows_per_s": "rows/s",
     "p50_s": "latency p50, s",
     "p99_s": "latency p99, s",
-    "edge_bytes": "bytes/row, edge links",
-    "site_bytes": "bytes/row, site links",
+    **LINKS,
+    "cores": "cores busy",
     "cpu_s_per_million_rows": "processor s per million rows",
     "pss_mb": "memory, MB",
 }
@@ -27,11 +31,9 @@ BASE = "headwater"
 
 
 def figures(run: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of one system; the bytes of links of a layer, in both directions, together."""
+    """Return the figures of one system; the bytes of both directions of a link together."""
     links = run["bytes_per_row"]
-    sums = {
-        f"{layer}_bytes": sum(v for k, v in links.items() if k[0] == layer[0].upper()) for layer in ("edge", "site")
-    }
+    sums = {f"{lower}_bytes": links[f"{lower} up"] + links[f"{lower} down"] for lower in UPPER}
     return {name: {**run, **sums}[name] for name in FIGURES}
 
 
@@ -48,8 +50,22 @@ def ratios(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """Return a table for each dataflow: each figure, and in brackets the ratio to Headwater's."""
-    return "\n\n".join(_table(name, found) for name, found in result["dataflows"].items())
+    """Return a table for each dataflow, each figure with its ratio to Headwater's in brackets, and the conditions."""
+    tables = (_table(name, found) for name, found in result["dataflows"].items())
+    return "\n\n".join([*tables, _origin(result)])
+
+
+def _origin(result: Mapping[str, Any]) -> str:
+    """Say in one paragraph on what, and how often, was measured."""
+    machine, link, load = result["machine"], result["link"], result["load"]
+    runs = [run for found in result["dataflows"].values() for run in found.values() if "failed" not in run]
+    rows = sorted({burst["rows"] for run in runs for burst in run["bursts"]}) or [0]
+    return (
+        f"All zones on {machine['cores']} cores ({machine['processor']}); each link {link['bandwidth']} and "
+        f"{link['delay_ms']} ms one way. Spark {result['spark']}, Flink {result['flink']}, commit {result['commit']}. "
+        f"Bursts: {load['bursts']}, of {rows[0]:,} to {rows[-1]:,} rows; latencies: {load['paced']} steps of event "
+        f"time, one each {load['pace']} s. In brackets: divided by Headwater's."
+    )
 
 
 def _table(name: str, found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -65,7 +81,7 @@ def _table(name: str, found: Mapping[str, Mapping[str, Any]]) -> str:
             ratio = beside.get(system, {}).get(figure) if system != BASE else None
             cells.append(_number(figures(run)[figure]) + (f" ({ratio:.2f}×)" if ratio is not None else ""))
         lines.append(f"| {title} | {' | '.join(cells)} |")
-    notes = [f"{NAMES[s]}: {found[s]['failed']}" for s in systems if "failed" in found[s]]
+    notes = [f"{NAMES[s]}: {found[s]['failed'].splitlines()[0]}" for s in systems if "failed" in found[s]]
     return "\n".join([*lines, *([""] if notes else []), *notes])
 
 

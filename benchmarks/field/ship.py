@@ -1,6 +1,6 @@
-"""Ship files from an edge to the cloud's file system, as a log shipper does: ``python ship.py ADDRESS PORT DIRECTORY``.
+"""Ship files from an edge to the cloud's file system, as a log shipper does: ``python ship.py ADDRESS PORT``.
 
-Each line on its input is the path of a file, which appears whole in the directory. Standard library only.
+Each line on its input is the path of a file, a tab and the directory in which it appears whole. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def main(words: list[str]) -> int:
     connection = http.client.HTTPConnection(words[0], int(words[1]), timeout=120)
     print("ready", flush=True)
     for line in sys.stdin:
-        ship(connection, Path(line.rstrip("\n")), words[2])
+        file, directory = line.rstrip("\n").split("\t")
+        ship(connection, Path(file), directory)
     return 0
 
 

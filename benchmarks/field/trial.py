@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyarrow as pa
 from benchmarks import common
 from benchmarks.cost.processes import pss_mb
 from benchmarks.field.feed import Feed
-from benchmarks.field.variants import SHAPE, Arrived, Variant
+from benchmarks.field.variants import SHAPE, Variant
 from benchmarks.netlab import Lab, ProcessorShares
 from headwater.core.errors import RuntimeFailure
 from headwater.testing import NotEquivalent, compare
@@ -34,12 +33,11 @@ class Load:
 
 
 class Trial:
-    """A deployed system, its input, and the rows that it is to give."""
+    """A system with a dataflow that runs, its input, and the rows that it is to give."""
 
     def __init__(
         self,
         variant: Variant,
-        arrived: Arrived,
         feed: Feed,
         wanted: pa.Table,
         lab: Lab,
@@ -47,7 +45,8 @@ class Trial:
         *,
         limit: float,
     ) -> None:
-        self._variant, self._arrived, self._feed, self._wanted = variant, arrived, feed, wanted
+        self._variant, self._feed, self._wanted = variant, feed, wanted
+        self._arrived = variant.arrived(variant.results)
         self._lab, self._shares, self._limit = lab, shares, limit
         self._next = 0
 
@@ -73,6 +72,7 @@ class Trial:
             "p50_s": round(common.quantile(latencies, 0.5), 3),
             "p99_s": round(common.quantile(latencies, 0.99), 3),
             "cpu_s_per_million_rows": round(median(b["cpu_s"] / b["rows"] for b in bursts) * 1e6, 1),
+            "cores": common.middle([b["cpu_s"] / b["seconds"] for b in bursts], 2),
             "pss_mb": round(memory),
             "bytes_per_row": {link: common.middle([b["bytes_per_row"][link] for b in bursts], 2) for link in links},
             "results": sum(self._arrived.new.values()),
@@ -145,9 +145,3 @@ class Trial:
             bytes_ = self._lab.crossed(lower)
             found[f"{lower} up"], found[f"{lower} down"] = bytes_.up, bytes_.down
         return found
-
-
-def results_of(variant: Variant, kind: type[Arrived]) -> Arrived:
-    """Return the reader of a system's results."""
-    directory: Path = variant.results
-    return kind(directory)

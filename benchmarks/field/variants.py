@@ -1,7 +1,10 @@
 """The systems of the comparison: how each is deployed over the zones, and how rows get into it.
 
 Events appear as files on the hosts of the edges. Headwater reads them there. For Spark and Flink in the cloud a shipper
-on each edge's host sends the files to the cloud's disk; the stretched Spark reads them from the edges over the network.
+on each edge's host sends the files to the cloud's disk; the stretched Spark reads them through a file server on each
+edge's host, by the executor on that host where it is free.
+
+A system is started once and runs one dataflow after the other.
 """
 
 from __future__ import annotations
@@ -17,13 +20,13 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from benchmarks.field.feed import lay, show
-from benchmarks.field.spark_query import Settings
+from benchmarks.field.spark_query import Order, Settings
 from benchmarks.field.workloads import Workload
+from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.stretched import STORAGE_PORT, Stretched
 from benchmarks.flowunits.workload import CLOUD, Arrivals, Shape
 from benchmarks.flowunits.zones import Zones
 from benchmarks.netlab import Lab, ProcessorShares
-from headwater.dataflow.graph import Dataflow
 
 SHAPE = Shape({"E1": "L1", "E2": "L2"}, {"S1": ("E1", "E2")}, {"E1": 1, "E2": 1, "S1": 1, CLOUD: 2})
 TRIGGER_MS = 200  # between two batches, looks at directories, and checkpoints of Flink
@@ -58,16 +61,20 @@ class ArrivedLines(Arrived):
 
 
 class Variant(Protocol):
-    """A deployed system."""
+    """A system over the zones."""
 
     name: str
+    arrived: ClassVar[type[Arrived]]
 
     @property
     def results(self) -> Path:
-        """Return the cloud's directory where results appear as whole files."""
+        """Return the cloud's directory where results of the present dataflow appear as whole files."""
 
     def deploy(self) -> None:
-        """Start everything and wait until it could take rows; raise if it cannot."""
+        """Start the system, without a dataflow; raise if it cannot."""
+
+    def start(self, workload: Workload) -> None:
+        """Start a dataflow in place of the present one, and wait until it could take rows; raise if it cannot."""
 
     def prepare(self, files: Mapping[str, Path]) -> None:
         """Copy a file of each location to its host, hidden."""
@@ -82,78 +89,96 @@ class Variant(Protocol):
         """End everything; it may have been deployed in part only."""
 
 
-class _EventFiles:
-    """A variant whose edges read their own files of events."""
+class _Files:
+    """Directories of each dataflow: of events on the edges' hosts, of results in the cloud."""
 
-    place: Path
+    _hosts: Hosts
+    _present = ""  # dataflow
+
+    def _turn_to(self, workload: Workload) -> None:
+        self._present = workload.name
+        self.results.mkdir(parents=True)
+        for edge in SHAPE.edges:
+            self.events(edge).mkdir(parents=True)
+
+    @property
+    def results(self) -> Path:
+        return self._hosts.directory(CLOUD) / "results" / self._present
+
+    def events(self, edge: str) -> Path:
+        """Return the directory of the present dataflow's events on an edge's host."""
+        return self._hosts.directory(edge) / "events" / self._present
 
     def prepare(self, files: Mapping[str, Path]) -> None:
-        for location, file in files.items():
-            lay(file, self.place / location / "events")
+        for edge, location in SHAPE.edges.items():
+            lay(files[location], self.events(edge))
 
     def release(self, files: Mapping[str, Path]) -> None:
-        for location, file in files.items():
-            show(file.name, self.place / location / "events")
+        for edge, location in SHAPE.edges.items():
+            show(files[location].name, self.events(edge))
 
 
-class Headwater(_EventFiles, Zones):
+class Headwater(_Files, Zones):  # type: ignore[misc]
     """An agent and a Spark in each zone."""
 
     name = "headwater"
     arrived: ClassVar[type[Arrived]] = Arrived
 
-    def __init__(self, workload: Workload, lab: Lab, place: Path, shares: ProcessorShares) -> None:
+    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares) -> None:
         super().__init__(lab, place, shares, SHAPE, trigger=f"{TRIGGER_MS} milliseconds")
-        self._workload = workload
 
-    @property
-    def dataflow(self) -> Dataflow:
-        """Return the workload's dataflow."""
-        events = str(self.place / "{location}" / "events")
-        return self._workload.dataflow(events, str(self.results), list(SHAPE.edges.values()))
+    def deploy(self) -> None:
+        self._start()
+
+    def start(self, workload: Workload) -> None:
+        if self._present:
+            self._stop(self._present)
+        self._turn_to(workload)
+        events = str(self.place / "{location}" / "events" / workload.name)
+        self._apply(workload.dataflow(events, str(self.results), list(SHAPE.edges.values())))
 
 
-class StretchedSpark(_EventFiles, Stretched):
+class StretchedSpark(_Files, Stretched):  # type: ignore[misc]
     """One Spark: driver and checkpoint in the cloud, an executor in each zone."""
 
     name = "spark-stretched"
     arrived: ClassVar[type[Arrived]] = Arrived
     executors: ClassVar[int] = len(SHAPE.cores)
 
-    def __init__(self, workload: Workload, lab: Lab, place: Path, shares: ProcessorShares) -> None:
+    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares) -> None:
         super().__init__(lab, place, shares, SHAPE)
-        self.place, self._workload = place, workload
+        self._driver: subprocess.Popen[Any] | None = None
 
     @property
     def conf(self) -> dict[str, str]:
         return {**super().conf, "spark.sql.session.timeZone": "UTC"}
 
     def deploy(self) -> None:
-        """Start a file server at each edge, the cluster and the query."""
+        """Start a file server at each edge, the cluster and its driver."""
         self._hosts.make()
-        self.results.mkdir(exist_ok=True)
-        inputs = {}
-        for edge, location in SHAPE.edges.items():
-            events = self._hosts.directory(edge) / "events"
-            events.mkdir(exist_ok=True)
-            address = self.lab.address(edge)
-            self._script(edge, "storage.py", [address, str(STORAGE_PORT), str(events)])
-            inputs[location] = f"webhdfs://{address}:{STORAGE_PORT}/"
-        checkpoint = f"webhdfs://{self.lab.address(CLOUD)}:{STORAGE_PORT}/checkpoint"
-        self._start_query(self._start_cluster(), inputs, checkpoint)
+        for edge in SHAPE.edges:
+            events = str(self._hosts.directory(edge) / "events")
+            self._script(edge, "storage.py", [self.lab.address(edge), str(STORAGE_PORT), events])
+        self._deploy_driver(self._start_cluster())
 
-    def _start_query(self, master: str, inputs: Mapping[str, str], checkpoint: str) -> None:
-        settings = Settings(
-            master=master,
-            conf=self.conf,
-            executors=self.executors,
-            workload=self._workload.name,
-            inputs=dict(inputs),
-            trigger=f"{TRIGGER_MS} milliseconds",
-            checkpoint=checkpoint,
-            results=str(self.results),
-        )
-        self._start_driver("benchmarks.field.spark_query", asdict(settings))
+    def start(self, workload: Workload) -> None:
+        self._turn_to(workload)
+        inputs = {
+            location: f"webhdfs://{self.lab.address(edge)}:{STORAGE_PORT}/{workload.name}"
+            for edge, location in SHAPE.edges.items()
+        }
+        checkpoint = f"webhdfs://{self.lab.address(CLOUD)}:{STORAGE_PORT}/checkpoint/{workload.name}"
+        self._order(asdict(Order(workload.name, inputs, checkpoint, str(self.results))))
+
+    def _deploy_driver(self, master: str) -> None:
+        settings = Settings(master, self.conf, self.executors, f"{TRIGGER_MS} milliseconds")
+        self._driver = self._start_driver("benchmarks.field.spark_query", asdict(settings))
+
+    def _order(self, order: Mapping[str, Any]) -> None:
+        """Give the driver a query, and wait until it runs."""
+        assert self._driver is not None
+        tell(self._driver, json.dumps(order))
+        self._await_line("driver", self._driver, '{"query"')
 
 
 class CloudSpark(StretchedSpark):
@@ -162,41 +187,43 @@ class CloudSpark(StretchedSpark):
     name = "spark-cloud"
     executors: ClassVar[int] = 0
 
-    def __init__(self, workload: Workload, lab: Lab, place: Path, shares: ProcessorShares) -> None:
-        super().__init__(workload, lab, place, shares)
+    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares) -> None:
+        super().__init__(lab, place, shares)
         self._shippers: dict[str, subprocess.Popen[Any]] = {}
 
     @property
     def conf(self) -> dict[str, str]:
         return {**super().conf, "spark.sql.shuffle.partitions": str(SHAPE.cores[CLOUD])}
 
-    def deploy(self) -> None:
-        """Start the cloud's file system, the shippers and the query."""
-        inputs = self._ship()
-        checkpoint = str(self._hosts.directory(CLOUD) / "checkpoint")
-        self._start_query(f"local[{SHAPE.cores[CLOUD]}]", inputs, checkpoint)
+    @property
+    def _files(self) -> Path:
+        return self._hosts.directory(CLOUD) / "files"
 
-    def _ship(self) -> dict[str, str]:
-        """Start what ships rows; return the directories in the cloud where they appear."""
+    def deploy(self) -> None:
+        """Start the cloud's file system, the shippers and the driver."""
         self._hosts.make()
-        self.results.mkdir(exist_ok=True)
-        cloud, files = self.lab.address(CLOUD), self._hosts.directory(CLOUD) / "files"
-        self._script(CLOUD, "storage.py", [cloud, str(STORAGE_PORT), str(files)])
-        inputs = {}
-        for edge, location in SHAPE.edges.items():
-            (files / location).mkdir(parents=True)
-            inputs[location] = str(files / location)
-            argv = [cloud, str(STORAGE_PORT), f"/{location}"]
-            self._shippers[edge] = self._script(edge, str(_HERE / "ship.py"), argv)
-        return inputs
+        cloud = self.lab.address(CLOUD)
+        self._script(CLOUD, "storage.py", [cloud, str(STORAGE_PORT), str(self._files)])
+        for edge in SHAPE.edges:
+            self._shippers[edge] = self._script(edge, str(_HERE / "ship.py"), [cloud, str(STORAGE_PORT)])
+        self._deploy_driver(f"local[{SHAPE.cores[CLOUD]}]")
+
+    def start(self, workload: Workload) -> None:
+        self._turn_to(workload)
+        checkpoint = str(self._hosts.directory(CLOUD) / "checkpoint" / workload.name)
+        self._order(asdict(Order(workload.name, self._inputs(), checkpoint, str(self.results))))
+
+    def _inputs(self) -> dict[str, str]:
+        """Make and return the present dataflow's directories in the cloud where shipped files appear."""
+        found = {location: self._files / self._present / location for location in SHAPE.edges.values()}
+        for directory in found.values():
+            directory.mkdir(parents=True)
+        return {location: str(directory) for location, directory in found.items()}
 
     def release(self, files: Mapping[str, Path]) -> None:  # type: ignore[override]
         super().release(files)
         for edge, location in SHAPE.edges.items():
-            shipper = self._shippers[edge]
-            assert shipper.stdin is not None
-            shipper.stdin.write(f"{self.place / location / 'events' / files[location].name}\n")
-            shipper.stdin.flush()
+            tell(self._shippers[edge], f"{self.events(edge) / files[location].name}\t/{self._present}/{location}")
 
 
 class CloudFlink(CloudSpark):
@@ -205,31 +232,32 @@ class CloudFlink(CloudSpark):
     name = "flink-cloud"
     arrived: ClassVar[type[Arrived]] = ArrivedLines
 
-    def __init__(self, workload: Workload, lab: Lab, place: Path, shares: ProcessorShares, python: Path) -> None:
-        super().__init__(workload, lab, place, shares)
+    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares, python: Path) -> None:
+        super().__init__(lab, place, shares)
         self._python = python
 
-    def deploy(self) -> None:
-        """Start the cloud's file system, the shippers and the query."""
-        inputs, cloud = self._ship(), self._hosts.directory(CLOUD)
-        query = self._workload.flink
-        settings = {
-            "inputs": inputs,
-            "columns": query.columns,
-            "time": query.time,
-            "result": query.result,
-            "select": query.select,
-            "results": str(self.results),
-            "poll_ms": TRIGGER_MS,
-            "conf": {
-                "parallelism.default": "1",
-                "execution.checkpointing.interval": f"{TRIGGER_MS} ms",
-                "execution.checkpointing.dir": f"file://{cloud}/checkpoint",
-                "table.local-time-zone": "UTC",
-            },
+    def _deploy_driver(self, master: str) -> None:
+        cloud = self._hosts.directory(CLOUD)
+        conf = {
+            "parallelism.default": "1",
+            "execution.checkpointing.interval": f"{TRIGGER_MS} ms",
+            "execution.checkpointing.dir": f"file://{cloud}/checkpoint",
+            "table.local-time-zone": "UTC",
         }
         file = cloud / "settings.json"
-        file.write_text(json.dumps(settings))
-        argv = [str(self._python), str(_HERE / "flink_query.py"), str(file)]
-        driver = self._hosts.start(CLOUD, "driver", argv, env={"PYTHONPATH": ""}, stdout=subprocess.PIPE)
-        self._await_line("driver", driver, '{"query"')
+        file.write_text(json.dumps(conf))
+        argv, pipe = [str(self._python), str(_HERE / "flink_query.py"), str(file)], subprocess.PIPE
+        self._driver = self._hosts.start(CLOUD, "driver", argv, env={"PYTHONPATH": ""}, stdin=pipe, stdout=pipe)
+        self._await_line("driver", self._driver, '{"ready"')
+
+    def start(self, workload: Workload) -> None:
+        self._turn_to(workload)
+        results = {"results": str(self.results), "poll_ms": TRIGGER_MS}
+        self._order({"inputs": self._inputs(), **asdict(workload.flink), **results})
+
+
+def tell(process: subprocess.Popen[Any], line: str) -> None:
+    """Write a line to a process's input."""
+    assert process.stdin is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()

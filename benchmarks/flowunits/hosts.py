@@ -49,6 +49,8 @@ class Hosts:
         return {
             "PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
             "HOME": str(self.directory(zone)),
+            # With an empty cache each host's first Spark writes a class-data archive for minutes, beside the rows.
+            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
             "LANG": "C.UTF-8",
             "TZ": "UTC",
             "JAVA_HOME": str(find_java()),

@@ -1,4 +1,4 @@
-"""A file system that hosts share over the network: the part of WebHDFS that Spark's checkpoints use.
+"""A file system that hosts share over the network: the part of WebHDFS that Spark uses.
 
     python storage.py ADDRESS PORT DIRECTORY
 
@@ -49,7 +49,8 @@ class Handler(BaseHTTPRequestHandler):
     server: Storage
 
     def do_GET(self) -> None:
-        self._answer({"GETFILESTATUS": self._status, "LISTSTATUS": self._list, "OPEN": self._open})
+        blocks = {"GETFILEBLOCKLOCATIONS": self._blocks}
+        self._answer({"GETFILESTATUS": self._status, "LISTSTATUS": self._list, "OPEN": self._open, **blocks})
 
     def do_PUT(self) -> None:
         ignored = dict.fromkeys(("SETPERMISSION", "SETTIMES", "SETOWNER"), self._nothing)
@@ -97,6 +98,21 @@ class Handler(BaseHTTPRequestHandler):
                 except FileNotFoundError:
                     continue  # removed meanwhile
         self._json({"FileStatuses": {"FileStatus": found}})
+
+    def _blocks(self) -> None:
+        """Answer with one block on this host, so that Spark prefers an executor of the same host."""
+        address, port = self.server.server_address[:2]
+        block = {
+            "cachedHosts": [],
+            "corrupt": False,
+            "hosts": [address],
+            "length": self._file.stat().st_size,
+            "names": [f"{address!s}:{port}"],
+            "offset": 0,
+            "storageTypes": ["DISK"],
+            "topologyPaths": [],
+        }
+        self._json({"BlockLocations": {"BlockLocation": [block]}})
 
     def _open(self) -> None:
         file = self._file

@@ -92,7 +92,8 @@ class Stretched:
             checkpoint=f"webhdfs://{self.lab.address(CLOUD)}:{STORAGE_PORT}/checkpoint",
             results=str(self.results),
         )
-        self._start_driver("benchmarks.flowunits.stretched_query", asdict(settings))
+        driver = self._start_driver("benchmarks.flowunits.stretched_query", asdict(settings))
+        self._await_line("driver", driver, '{"query"')
 
     def _start_cluster(self) -> str:
         """Start the file system, the master and a worker in each zone; return the master's address."""
@@ -109,14 +110,15 @@ class Stretched:
             self._class(zone, f"worker-{zone}", "org.apache.spark.deploy.worker.Worker", argv)
         return master
 
-    def _start_driver(self, module: str, settings: Mapping[str, Any]) -> None:
-        """Start a query's driver in the cloud, and wait until the query runs."""
+    def _start_driver(self, module: str, settings: Mapping[str, Any]) -> subprocess.Popen[Any]:
+        """Start a driver in the cloud, and wait until it has its executors."""
         file = self._hosts.directory(CLOUD) / "settings.json"
         file.write_text(json.dumps(settings))
         argv = [sys.executable, "-m", module, str(file)]
-        driver = self._hosts.start(CLOUD, "driver", argv, env=self._spark(CLOUD), stdout=subprocess.PIPE)
+        pipe = subprocess.PIPE
+        driver = self._hosts.start(CLOUD, "driver", argv, env=self._spark(CLOUD), stdin=pipe, stdout=pipe)
         self._await_line("driver", driver, '{"executors"')
-        self._await_line("driver", driver, '{"query"')
+        return driver
 
     def prepare(self, burst: Burst) -> None:
         """Do nothing: the servers make events on release."""

@@ -71,10 +71,15 @@ class Zones:
 
     def deploy(self) -> None:
         """Start the agents and the controller, apply the dataflow, wait until all units run."""
-        self._hosts.make()
+        self._start()
         self.results.mkdir(exist_ok=True)
         for edge in self.shape.edges:
             (self._hosts.directory(edge) / "events").mkdir(exist_ok=True)
+        self._apply(self.dataflow)
+
+    def _start(self) -> None:
+        """Start the agents and the controller."""
+        self._hosts.make()
         for zone, address in self.addresses.items():
             argv = [
                 "zone",
@@ -94,12 +99,25 @@ class Zones:
             self._headwater(zone, "agent", [*argv, "--cores", str(self.shape.cores[zone]), *self._spark])
         self._await_agents()
         cloud = self._hosts.directory(CLOUD)
-        (cloud / "flow.json").write_text(self.dataflow.to_json())
         (cloud / "continuum.yaml").write_text(continuum_text(self.addresses, self.shape))
-        store = ["--store", str(cloud / "headwater.db")]
-        self._headwater(CLOUD, "controller", ["up", "--listen", "none", *store, "--home", str(cloud / "home")])
-        wanted = ["flow.json", "--continuum", "continuum.yaml", *store, "--yes", "--wait"]
+        argv = ["up", "--listen", "none", *self._store, "--home", str(cloud / "home")]
+        self._headwater(CLOUD, "controller", argv)
+
+    def _apply(self, flow: Dataflow) -> None:
+        """Apply a dataflow, and wait until all its units run."""
+        (self._hosts.directory(CLOUD) / "flow.json").write_text(flow.to_json())
+        wanted = ["flow.json", "--continuum", "continuum.yaml", *self._store, "--yes", "--wait"]
         self._hosts.finish(self._headwater(CLOUD, "apply", ["apply", *wanted]), _APPLY_SECONDS)
+
+    def _stop(self, name: str) -> None:
+        """Stop a dataflow; the zones' Sparks stay."""
+        self._hosts.finish(
+            self._headwater(CLOUD, "stop", ["stop", name, *self._store, "--yes", "--wait"]), _APPLY_SECONDS
+        )
+
+    @property
+    def _store(self) -> list[str]:
+        return ["--store", str(self._hosts.directory(CLOUD) / "headwater.db")]
 
     def prepare(self, burst: Burst) -> None:
         """Write the burst's files beside the directories that are watched."""

@@ -28,14 +28,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import common
+from benchmarks import common, flinkenv
 from benchmarks.nexmark import flink, plain
 from examples.nexmark.flow import HERE, QUERIES, nexmark
 from examples.nexmark.generate import Workload, events, write_files
 from examples.nexmark.streams import KINDS, Bounds
 from headwater.app.local import LocalRun
 from headwater.continuum.model import Continuum
-from headwater.core.errors import RuntimeFailure
+from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build, one_unit
 from headwater.spark.endpoint import LocalEndpoint
@@ -231,14 +231,23 @@ def say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
+TITLES = {"zones": "over zones", "one_unit": "one unit", "plain": "plain Spark", "flink": "Flink"}
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of rows per second."""
+    """Return a Markdown table of rows per second, with the ratio to plain Spark in brackets."""
     names = [name for name in ALL if any(name in row["rows_per_s"] for row in rows)]
-    lines = [f"{'query':<6} {'rows':>10} " + " ".join(f"{name:>11}" for name in names)]
+    lines = [f"| query | rows | {' | '.join(TITLES[name] for name in names)} |", f"|---|{'---:|' * (len(names) + 1)}"]
     for row in rows:
-        shown = (f"{row['rows_per_s'][name]:>11,}" if name in row["rows_per_s"] else f"{'-':>11}" for name in names)
-        lines.append(f"{row['query']:<6} {row['rows']:>10,} " + " ".join(shown))
+        speeds = row["rows_per_s"]
+        cells = [f"{speeds[name]:,}{beside(name, speeds)}" if name in speeds else "–" for name in names]
+        lines.append(f"| {row['query']} | {row['rows']:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def beside(name: str, speeds: Mapping[str, int]) -> str:
+    """Return how many times as fast as plain Spark a variant is, in brackets; nothing where there is no such ratio."""
+    return f" ({speeds[name] / speeds['plain']:.2f}×)" if name != "plain" and speeds.get("plain") else ""
 
 
 def main() -> int:
@@ -255,8 +264,16 @@ def main() -> int:
     taken: dict[str, dict[str, list[float]]] = {query: {} for query in queries}
     python, missing = None, "left out"
     if "flink" in options.variants:
-        python, missing = flink.python(install=options.flink or not options.quick)
+        try:
+            python = flinkenv.python(flinkenv.directory(), install=options.flink or not options.quick)
+            missing = ""
+        except Unavailable as error:
+            missing = str(error)
     errors: dict[str, str] = {}
+
+    def result() -> dict[str, Any]:
+        return result_of(queries, given, taken, errors, repeats=repeats, flink_is=missing or flinkenv.VERSION)
+
     endpoint = None
     place = Path(tempfile.mkdtemp(prefix="headwater-nexmark-"))
     try:
@@ -271,6 +288,7 @@ def main() -> int:
             seconds = on_spark(query, options.variants, given if turn >= 0 else warm, endpoint, turn, errors)
             for name, s in seconds.items() if turn >= 0 else ():
                 taken[query].setdefault(name, []).append(s)
+            common.write_result(options.json, result(), facts=facts)  # a later query may be stopped at any time
         if python is None:
             say(f"flink: {missing}")
         else:
@@ -281,27 +299,49 @@ def main() -> int:
         if endpoint is not None:
             endpoint.stop()
         shutil.rmtree(place, ignore_errors=True)
-    for query in queries:  # a query that was wrong once has no figure
-        taken[query] = {name: s for name, s in taken[query].items() if f"{query} {name}" not in errors}
-    rows = [row_of(query, given, taken[query]) for query in queries]
-    print(f"{count:,} events, medians of {repeats}, rows per second")
-    print(table(rows))
-    for name, why in errors.items():
-        print(f"no figure of {name}: {why.splitlines()[0]}")
-    unsupported = {query: why for query, why in flink.UNSUPPORTED.items() if query in queries}
-    for query, why in unsupported.items():
-        print(f"{query} on Flink: {why}")
-    if missing:
-        print(f"Flink: {missing}")
-    result = {
-        "events": count,
-        "queries": rows,
-        "flink": missing or flink.VERSION,
-        "unsupported_by_flink": unsupported,
-        "errors": errors,
-    }
-    common.write_result(options.json, result, facts=facts)
+    common.write_result(options.json, result(), facts=facts)
+    print(markdown({**facts, **result()}))
     return 1 if errors else 0
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+    """Return the table, the conditions, and why figures are missing."""
+    machine = result["machine"]
+    conditions = (
+        f"Rows per second of {result['events']:,} events, each query by itself from start to end, on "
+        f"{machine['cores']} cores ({machine['processor']}); runs of each: {result['repeats']}. Spark "
+        f"{result['spark']}, Flink {result['flink']}, commit {result['commit']}. In brackets: divided by plain Spark's."
+    )
+    names = [row["query"] for row in result["queries"]]
+    missing = {"plain Spark": plain.MISSING, "Flink": flink.UNSUPPORTED}
+    notes = [
+        f"No {query} on {where}: {why}."
+        for where, those in missing.items()
+        for query, why in those.items()
+        if query in names
+    ]
+    notes += [f"No figure of {name}: {why.splitlines()[0]}" for name, why in result["errors"].items()]
+    return "\n\n".join([table(result["queries"]), conditions, *notes])
+
+
+def result_of(
+    queries: Sequence[str],
+    given: Input,
+    taken: Mapping[str, Mapping[str, Sequence[float]]],
+    errors: Mapping[str, str],
+    *,
+    repeats: int,
+    flink_is: str,
+) -> dict[str, Any]:
+    """Return the figures of all queries; a query that was wrong once has none."""
+    right = {q: {name: s for name, s in taken[q].items() if f"{q} {name}" not in errors} for q in queries}
+    return {
+        "events": sum(given.rows.values()),
+        "repeats": repeats,
+        "queries": [row_of(query, given, right[query]) for query in queries],
+        "flink": flink_is,
+        "errors": dict(errors),
+    }
 
 
 def row_of(query: str, given: Input, taken: Mapping[str, Sequence[float]]) -> dict[str, Any]:

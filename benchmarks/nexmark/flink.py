@@ -1,4 +1,4 @@
-"""PyFlink in an environment of its own, below the user's cache: Flink's packages do not go together with Spark's."""
+"""Queries on a mini-cluster of PyFlink (`benchmarks.flinkenv`)."""
 
 from __future__ import annotations
 
@@ -7,44 +7,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import venv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-VERSION = "1.20.5"
-"""The newest one whose PyPI packages support this Python and have readers and writers of CSV and JSON in them."""
 UNSUPPORTED = {"q6": "Flink's OVER windows take no updates, as the published suite says"}
-INSTALL_SECONDS = 1200
-
-
-def environment() -> Path:
-    """Return the directory of the environment."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater"
-    return cache / f"flink-{VERSION}-py{sys.version_info.major}{sys.version_info.minor}"
-
-
-def python(*, install: bool) -> tuple[Path | None, str]:
-    """Return Python with PyFlink, or None and the reason why there is none."""
-    place = environment()
-    found = place / "bin" / "python"
-    ready = place / "installed"
-    if ready.exists():
-        return found, ""
-    if not install:
-        return None, "not installed: run it with --flink"
-    print(f"  installing apache-flink {VERSION} in {place}", file=sys.stderr, flush=True)
-    try:
-        venv.create(place, with_pip=True, clear=True)
-        command = [str(found), "-m", "pip", "install", "--quiet", f"apache-flink=={VERSION}", "setuptools<81"]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-    except subprocess.CalledProcessError as error:
-        return None, f"not installed: {(error.stderr or '').strip().splitlines()[-1:]}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return None, f"not installed: {error}"
-    ready.touch()
-    return found, ""
 
 
 def run(

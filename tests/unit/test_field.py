@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from benchmarks.field import flinkenv, report
+from benchmarks import flinkenv
+from benchmarks.field import report
+from benchmarks.field.__main__ import Comparison, parser
 from benchmarks.field.feed import lay, make_feed, show
 from benchmarks.field.flink_query import tables
 from benchmarks.field.ship import ship
@@ -22,7 +25,7 @@ from benchmarks.field.workloads import WORKLOADS, event_time
 from benchmarks.flowunits.storage import Storage
 from benchmarks.flowunits.workload import CLOUD, continuum_text
 from headwater.continuum.model import Continuum
-from headwater.core.errors import Unavailable
+from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.plan.build import build
 
 LOCATIONS = tuple(SHAPE.edges.values())
@@ -121,24 +124,76 @@ def test_flink_reads_each_location_and_all_of_them() -> None:
 def test_an_environment_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, where the environment is to be")
     with pytest.raises(Unavailable, match="PyFlink cannot be installed") as raised:
-        flinkenv.python(tmp_path / "taken")
-    assert "--systems" in (raised.value.hint or "")
+        flinkenv.python(tmp_path / "taken", install=True)
+    assert raised.value.where == str(tmp_path / "taken")
+    with pytest.raises(Unavailable, match="not installed") as raised:
+        flinkenv.python(tmp_path / "none", install=False)
+    assert "--flink" in (raised.value.hint or "")
+
+
+class Scripted(Comparison):
+    """A comparison whose systems fail at given points: at a dataflow, or where they are deployed."""
+
+    def __init__(self, place: Path, fails: str) -> None:
+        super().__init__(parser().parse_args(["--quick"]), place)
+        self._input = dict.fromkeys(WORKLOADS)  # type: ignore[assignment]
+        self._fails = fails
+        self.deployed = 0
+
+    @contextlib.contextmanager
+    def _deployed(self, system: str) -> Iterator[Callable[[str], dict[str, Any]]]:
+        self.deployed += 1
+        if self._fails == "deploying":
+            raise Unavailable("no network", where=system, hint="none")
+
+        def measure(name: str) -> dict[str, Any]:
+            if name == self._fails:
+                raise RuntimeFailure("its driver has ended\nTraceback", where=system, hint="none")
+            return run_of(1000, 1.0)
+
+        yield measure
+
+
+@pytest.mark.parametrize(
+    ("fails", "deployed", "without", "status"),
+    [("", 1, [], 0), ("routes", 2, ["routes"], RuntimeFailure.exit_code), ("deploying", 1, list(WORKLOADS), 0)],
+)
+def test_a_system_is_started_once_and_anew_after_a_failure(
+    fails: str, deployed: int, without: list[str], status: int, tmp_path: Path
+) -> None:
+    comparison, notes = Scripted(tmp_path, fails), []
+    found: dict[str, dict[str, Any]] = {name: {} for name in WORKLOADS}
+    comparison.run("headwater", found, lambda: notes.append(str(found)))
+    assert comparison.deployed == deployed
+    assert [name for name, systems in found.items() if "failed" in systems["headwater"]] == without
+    assert comparison.failed == status and notes[-1] == str(found)
 
 
 def run_of(rows: int, edge: float) -> dict[str, Any]:
-    links = {"E1 up": edge, "E2 up": edge, "S1 up": 1.0, "S1 down": 0.5}
-    rest = {"p50_s": 1.0, "p99_s": 2.0, "cpu_s_per_million_rows": 4.0, "pss_mb": 1000}
-    return {"rows_per_s": rows, "bytes_per_row": links, **rest}
+    links = {"E1 up": edge, "E1 down": 0.5, "E2 up": 1.0, "E2 down": 0.0, "S1 up": 1.0, "S1 down": 0.5}
+    rest = {"p50_s": 1.0, "p99_s": 2.0, "cores": 1.5, "cpu_s_per_million_rows": 4.0, "pss_mb": 1000}
+    return {"rows_per_s": rows, "bytes_per_row": links, "bursts": [{"rows": 3600}], **rest}
 
 
 def test_the_table_has_ratios_to_headwater_and_says_what_failed(tmp_path: Path) -> None:
-    found = {"headwater": run_of(2000, 3.0), "spark-cloud": run_of(1000, 9.0), "flink-cloud": {"failed": "no network"}}
-    result = {"dataflows": {"means": found}}
+    found = {
+        "headwater": run_of(2000, 2.5),
+        "spark-cloud": run_of(1000, 8.5),
+        "flink-cloud": {"failed": "no network\nTraceback"},
+    }
+    result = {
+        "machine": {"cores": 2, "processor": "some processor"},
+        **{"spark": "4", "flink": "1", "commit": "0a1b"},
+        "link": {"bandwidth": "100mbit", "delay_ms": 10},
+        "load": {"warm": 1, "bursts": 3, "paced": 24, "pace": 1.5},
+        "dataflows": {"means": found},
+    }
     text = report.markdown(result)
     assert "| rows/s | 2,000 | 1,000 (0.50×) | not run |" in text
-    assert "| bytes/row, edge links | 6.00 | 18.00 (3.00×) |  |" in text
-    assert "| bytes/row, site links | 1.50 | 1.50 (1.00×) |  |" in text
-    assert text.endswith("Flink in the cloud: no network")
+    assert "| bytes/row, link E1–S1 | 3.00 | 9.00 (3.00×) |  |" in text
+    assert "| bytes/row, link S1–C1 | 1.50 | 1.50 (1.00×) |  |" in text
+    assert "\nFlink in the cloud: no network\n" in text and "Traceback" not in text
+    assert "2 cores (some processor)" in text and "Bursts: 3, of 3,600 to 3,600 rows" in text
     assert report.ratios({"spark-cloud": run_of(1, 1.0)}) == {}
     report.plot(result, tmp_path / "field.png")
     assert (tmp_path / "field.png").read_bytes().startswith(b"\x89PNG")

@@ -191,6 +191,13 @@ def test_a_file_is_written_read_in_part_and_listed(storage: http.client.HTTPConn
     assert status == 403 and answer["RemoteException"]["exception"] == "FileAlreadyExistsException"
 
 
+def test_a_file_is_one_block_on_the_servers_host(storage: http.client.HTTPConnection) -> None:
+    ask(storage, "PUT", "/f", "op=CREATE&overwrite=true", b"hello world")
+    (block,) = ask(storage, "GET", "/f", "op=GETFILEBLOCKLOCATIONS")[1]["BlockLocations"]["BlockLocation"]
+    assert (block["hosts"], block["offset"], block["length"]) == (["127.0.0.1"], 0, 11)
+    assert ask(storage, "GET", "/none", "op=GETFILEBLOCKLOCATIONS")[0] == 404
+
+
 def test_renames_replace_only_when_asked(storage: http.client.HTTPConnection) -> None:
     for name in ("/one", "/two"):
         ask(storage, "PUT", name, "op=CREATE&overwrite=true", name.encode())
