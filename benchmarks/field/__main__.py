@@ -44,8 +44,8 @@ from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError, Unavailable
 from headwater.testing import local_spark
 
-ROWS, QUICK_ROWS = 100_000, 4_000  # of a burst
-PACED, QUICK_PACED = 24, 4
+ROWS, QUICK_ROWS = 100_000, 2_000  # of a burst
+PACED, QUICK_PACED = 24, 3
 PACE = 1.5  # seconds between two steps
 WARM = 1
 Link = tuple[str, int]
@@ -166,15 +166,16 @@ class Comparison:
                 variant.teardown()
 
     def _variant(self, system: str, lab: Lab, place: Path, shares: ProcessorShares) -> Variant:
+        quick = self._options.quick
         if system == "flink-cloud":
-            install = self._options.flink or not self._options.quick
-            return CloudFlink(lab, place, shares, flinkenv.python(flinkenv.directory(), install=install))
+            python = flinkenv.python(flinkenv.directory(), install=self._options.flink or not quick)
+            return CloudFlink(lab, place, shares, python, quick=quick)
         kinds: dict[str, type[Headwater] | type[StretchedSpark]] = {
             "headwater": Headwater,
             "spark-cloud": CloudSpark,
             "spark-stretched": StretchedSpark,
         }
-        return kinds[system](lab, place, shares)
+        return kinds[system](lab, place, shares, quick=quick)
 
 
 def main() -> int:

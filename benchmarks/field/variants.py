@@ -23,13 +23,16 @@ from benchmarks.field.feed import lay, show
 from benchmarks.field.spark_query import Order, Settings
 from benchmarks.field.workloads import Workload
 from benchmarks.flowunits.hosts import Hosts
-from benchmarks.flowunits.stretched import STORAGE_PORT, Stretched
+from benchmarks.flowunits.stretched import JAVA_OPTIONS, STORAGE_PORT, Stretched
 from benchmarks.flowunits.workload import CLOUD, Arrivals, Shape
 from benchmarks.flowunits.zones import Zones
 from benchmarks.netlab import Lab, ProcessorShares
+from headwater.spark.endpoint import QUICK_CONF
 
 SHAPE = Shape({"E1": "L1", "E2": "L2"}, {"S1": ("E1", "E2")}, {"E1": 1, "E2": 1, "S1": 1, CLOUD: 2})
 TRIGGER_MS = 200  # between two batches, looks at directories, and checkpoints of Flink
+# Of every JVM in the quick form, which ends before more would pay; `headwater zone --quick` has the same.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 _HERE = Path(__file__).parent
 
 
@@ -124,8 +127,8 @@ class Headwater(_Files, Zones):  # type: ignore[misc]
     name = "headwater"
     arrived: ClassVar[type[Arrived]] = Arrived
 
-    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares) -> None:
-        super().__init__(lab, place, shares, SHAPE, trigger=f"{TRIGGER_MS} milliseconds")
+    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares, *, quick: bool) -> None:
+        super().__init__(lab, place, shares, SHAPE, trigger=f"{TRIGGER_MS} milliseconds", quick=quick)
 
     def deploy(self) -> None:
         self._start()
@@ -145,13 +148,18 @@ class StretchedSpark(_Files, Stretched):  # type: ignore[misc]
     arrived: ClassVar[type[Arrived]] = Arrived
     executors: ClassVar[int] = len(SHAPE.cores)
 
-    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares) -> None:
+    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares, *, quick: bool) -> None:
         super().__init__(lab, place, shares, SHAPE)
+        self._quick = quick
         self._driver: subprocess.Popen[Any] | None = None
 
     @property
     def conf(self) -> dict[str, str]:
-        return {**super().conf, "spark.sql.session.timeZone": "UTC"}
+        if not self._quick:
+            return super().conf
+        java = f"{JAVA_OPTIONS} {QUICK_JAVA}"
+        options = {"spark.executor.extraJavaOptions": java, "spark.driver.extraJavaOptions": java}
+        return {**super().conf, **QUICK_CONF, **options}
 
     def deploy(self) -> None:
         """Start a file server at each edge, the cluster and its driver."""
@@ -187,8 +195,8 @@ class CloudSpark(StretchedSpark):
     name = "spark-cloud"
     executors: ClassVar[int] = 0
 
-    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares) -> None:
-        super().__init__(lab, place, shares)
+    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares, *, quick: bool) -> None:
+        super().__init__(lab, place, shares, quick=quick)
         self._shippers: dict[str, subprocess.Popen[Any]] = {}
 
     @property
@@ -232,8 +240,8 @@ class CloudFlink(CloudSpark):
     name = "flink-cloud"
     arrived: ClassVar[type[Arrived]] = ArrivedLines
 
-    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares, python: Path) -> None:
-        super().__init__(lab, place, shares)
+    def __init__(self, lab: Lab, place: Path, shares: ProcessorShares, python: Path, *, quick: bool) -> None:
+        super().__init__(lab, place, shares, quick=quick)
         self._python = python
 
     def _deploy_driver(self, master: str) -> None:
@@ -247,7 +255,10 @@ class CloudFlink(CloudSpark):
         file = cloud / "settings.json"
         file.write_text(json.dumps(conf))
         argv, pipe = [str(self._python), str(_HERE / "flink_query.py"), str(file)], subprocess.PIPE
-        self._driver = self._hosts.start(CLOUD, "driver", argv, env={"PYTHONPATH": ""}, stdin=pipe, stdout=pipe)
+        env = {"PYTHONPATH": ""}
+        if self._quick:
+            env["JAVA_TOOL_OPTIONS"] = f"{self._hosts.environment(CLOUD)['JAVA_TOOL_OPTIONS']} {QUICK_JAVA}"
+        self._driver = self._hosts.start(CLOUD, "driver", argv, env=env, stdin=pipe, stdout=pipe)
         self._await_line("driver", self._driver, '{"ready"')
 
     def start(self, workload: Workload) -> None:

@@ -48,9 +48,10 @@ class Zones:
         shape: Shape = FLOWUNITS,
         *,
         trigger: str = TRIGGER,
+        quick: bool = False,
     ) -> None:
         self.lab, self.place, self.shape = lab, place, shape
-        self._spark = ("--memory", f"{HEAP_MB}m", "--trigger", trigger)
+        self._spark = ("--memory", f"{HEAP_MB}m", "--trigger", trigger, *(["--quick"] if quick else []))
         self._hosts = Hosts(self.name, lab, place, shares, shape)
         self._token = {TOKEN_ENV: secrets.token_urlsafe(24)}
 

@@ -1,12 +1,17 @@
-"""The dataflows of the comparison mean the same to Headwater and as queries of plain Spark."""
+"""The comparison's dataflows mean the same to Headwater and to plain Spark; its quick form runs to the end."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from benchmarks.common import ROOT
+from benchmarks.field import report
 from benchmarks.field.feed import make_feed
 from benchmarks.field.variants import SHAPE
 from benchmarks.field.workloads import WORKLOADS
@@ -15,6 +20,7 @@ from benchmarks.flowunits.workload import continuum_text
 from headwater.continuum.model import Continuum
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
+from tests.conformance.labs import running
 
 LOCATIONS = tuple(SHAPE.edges.values())
 
@@ -48,3 +54,22 @@ def test_spark_reads_the_files_of_an_edge_over_the_network(endpoint: LocalEndpoi
         server.shutdown()
     assert not compare(read.csv(str(tmp_path / "L2")).toArrow(), found)
     assert found.num_rows == 3 * workload.rows_of_step // 2
+
+
+@pytest.mark.long
+def test_the_quick_form_gives_every_figure_of_every_system(tmp_path: Path) -> None:
+    with running(continuum_text(shape=SHAPE), "field"):
+        pass  # a lab can be made here
+    command = [sys.executable, "-m", "benchmarks.field", "--quick", "--json", str(tmp_path / "field.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    dataflows = json.loads((tmp_path / "field.json").read_text())["dataflows"]
+    assert {name: list(found) for name, found in dataflows.items()} == {key: list(report.NAMES) for key in WORKLOADS}
+    for name, found in dataflows.items():
+        if "failed" in found["flink-cloud"]:  # without a network there is no PyFlink
+            assert found.pop("flink-cloud")["failed"] == "not installed"
+        figures = {system: report.figures(run) for system, run in found.items()}
+        assert all(value > 0 for those in figures.values() for value in those.values()), name
+        assert all(those["p50_s"] <= those["p99_s"] for those in figures.values())
+        # Headwater sends partial results over the edges' links, what is shipped to the cloud are all rows.
+        assert all(figures["headwater"][link] < figures["spark-cloud"][link] / 2 for link in report.LINKS)
