@@ -44,7 +44,7 @@ from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError, Unavailable
 from headwater.testing import local_spark
 
-ROWS, QUICK_ROWS = 100_000, 2_000  # of a burst
+ROWS, QUICK_ROWS = 60_000, 2_000  # of a burst
 PACED, QUICK_PACED = 24, 3
 PACE = 1.5  # seconds between two steps
 WARM = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -11,9 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import headwater as hw
 from headwater.channels.credential import TOKEN_ENV, SiteSecret
+from headwater.continuum.model import Continuum
+from headwater.spark.endpoint import LocalEndpoint
+from headwater.testing import batch_result, compare
 from tests.conftest import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,3 +146,61 @@ def test_the_health_check_tells_an_agent_that_answers(image: tuple[dict[str, Any
     token = SiteSecret.parse("a-site-secret-for-the-image", where="test").of("E1").text
     done = inside("sh", "-c", watched, **{TOKEN_ENV: token})
     assert "healthy" in done.stdout and "ending with its units" in done.stdout, done.stdout + done.stderr
+
+
+FLOW = """
+import headwater as hw
+
+def means(f, path):
+    read = f.read.json(path, "room string, ts timestamp, celsius double", location_as="location")
+    plausible = read.with_watermark("ts", "10 minutes").where("celsius BETWEEN -40 AND 40")
+    hours = plausible.to_layer("cloud").group_by(hw.window("ts", "1 hour"), "location", "room")
+    found = hours.agg(mean="avg(celsius)", n="count(*)")
+    return found.select("unix_timestamp(window.end) AS ends", "location", "room", "mean", "n")
+
+f = hw.flow("rooms", locations=["L1", "L2"])
+means(f, "in/{location}").write.parquet("out")
+"""
+ZONES = """
+layers: [edge, cloud]
+zones:
+  C1: {layer: cloud}
+  E1: {layer: edge, parent: C1, locations: [L1]}
+  E2: {layer: edge, parent: C1, locations: [L2]}
+"""
+
+
+@pytest.mark.long
+def test_a_dataflow_runs_in_it(
+    image: tuple[dict[str, Any], Path], inside: Inside, endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    import pyarrow.parquet as pq
+
+    volume, drawn = tmp_path / "volume", random.Random(5)
+    (volume / "flow.py").write_text(FLOW)
+    (volume / "continuum.yaml").write_text(ZONES)
+    for location in ("L1", "L2"):
+        (volume / "in" / location).mkdir(parents=True)
+        for number in range(3):
+            rows = [
+                {
+                    "room": drawn.choice("abc"),
+                    "ts": f"2026-01-01T{number:02}:{minute:02}:00Z",
+                    "celsius": drawn.uniform(-50, 50),
+                }
+                for minute in range(60)
+            ]
+            file = volume / "in" / location / f"{number}.json"
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("run", "flow.py", "-c", "continuum.yaml", "--until-drained", "--quick")
+    done = inside(*image[0]["Entrypoint"], *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    known: dict[str, Any] = {}
+    exec(FLOW, known)
+    f = hw.flow("rooms", locations=["L1", "L2"])
+    known["means"](f, f"{volume}/in/{{location}}").write.memory("out")
+    wanted = batch_result(endpoint.session(), f.build(), Continuum.from_text(ZONES))["out"]
+    files = [file for file in (volume / "out").rglob("*.parquet") if file.name[0] not in "._"]
+    found = pa.concat_tables(pq.ParquetFile(file).read().select(wanted.column_names) for file in files)
+    assert not compare(wanted, found) and wanted.num_rows == 18
+    assert all(file.stat().st_uid == 10001 for file in files)
