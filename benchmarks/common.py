@@ -6,7 +6,9 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -100,6 +102,11 @@ def write_result(file: Path | None, result: Mapping[str, Any], *, facts: Mapping
 def facts(*, quick: bool) -> dict[str, Any]:
     """Return the facts that every result carries; call it before the work, since it contains the load."""
     return {"machine": machine(), "spark": spark_version(), "commit": commit(), "quick": quick}
+
+
+def leave_when_terminated() -> None:
+    """Let SIGTERM end this process as an error does, so that `with` and `finally` end what it has started."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def _processor() -> str:

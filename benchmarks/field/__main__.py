@@ -13,14 +13,12 @@ import argparse
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -181,7 +179,7 @@ class Comparison:
 def main() -> int:
     """Measure, print the tables, write JSON and figure."""
     options = parser().parse_args()
-    signal.signal(signal.SIGTERM, _leave)  # so that `with` and `finally` do their work
+    common.leave_when_terminated()
     facts = common.facts(quick=options.quick)
     place = options.keep or Path(tempfile.mkdtemp(prefix="headwater-field-"))
     comparison = Comparison(options, place)
@@ -216,10 +214,6 @@ def main() -> int:
     if options.plot is not None:
         report.plot(result, options.plot)
     return comparison.failed
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

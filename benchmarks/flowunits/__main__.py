@@ -18,13 +18,11 @@ import argparse
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from benchmarks import common
@@ -240,7 +238,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Measure, print a table, write JSON and figure."""
     options = parser().parse_args()
-    signal.signal(signal.SIGTERM, _leave)  # so that `with` and `finally` do their work
+    common.leave_when_terminated()
     facts = common.facts(quick=options.quick)
     repeats = common.repeats_of(options)
     rows = whole(options.rows or (QUICK_ROWS if options.quick else ROWS))
@@ -295,10 +293,6 @@ def main() -> int:
     if options.heatmap is not None:
         heatmap.draw(result, options.heatmap)
     return failed
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

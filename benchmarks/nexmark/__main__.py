@@ -259,6 +259,7 @@ def main() -> int:
     parser.add_argument("--flink", action="store_true", help="install Flink in the quick form too (700 MB)")
     parser.add_argument("--variants", nargs="+", choices=ALL, default=ALL, help="only these")
     options = parser.parse_args()
+    common.leave_when_terminated()
     facts = common.facts(quick=options.quick)
     queries = options.queries or (list(FEW) if options.quick else list(QUERIES))
     repeats, count = common.repeats_of(options), options.events or (QUICK if options.quick else FULL)
