@@ -69,7 +69,7 @@ def apply(
                 frame = frame.unionByName(other)
             return frame
         case Lookup() if tables is not None:
-            return _lookup(operator, frame, tables(operator))
+            return _lookup(operator, frame, tables(operator), streaming=streaming and type_.event_time is not None)
         case ops.ToLocations():
             return _to_locations(operator, frame, locations)
         case ops.Watermark() | Sink():
@@ -137,7 +137,12 @@ def _explode(operator: ops.Explode, frame: DataFrame) -> DataFrame:
     return frame.select("*", with_position(value).alias(operator.position, operator.alias))
 
 
-def _lookup(operator: Lookup, frame: DataFrame, table: DataFrame) -> DataFrame:
+def _lookup(operator: Lookup, frame: DataFrame, table: DataFrame, *, streaming: bool) -> DataFrame:
+    """Join with a table's rows; ``streaming``: all rows of the frame must be read, since they carry event time.
+
+    Spark may leave a frame unread that it joins with an empty table, and then misses its watermark. It reads the left
+    side of an outer join. The condition is not deterministic to the optimizer, which would make an inner join again.
+    """
     keys = {k.lower() for k in operator.on}
     rest = [n for n in operator.table.names if n.lower() not in keys]
     named = [column_of(key).alias(f"__key{n}") for n, key in enumerate(operator.on)]
@@ -145,7 +150,9 @@ def _lookup(operator: Lookup, frame: DataFrame, table: DataFrame) -> DataFrame:
     same = functools.reduce(
         operators.and_, (column_of(key) == column_of(f"__key{n}") for n, key in enumerate(operator.on))
     )
-    joined = frame.join(F.broadcast(rows), same, operator.how)
+    joined = frame.join(F.broadcast(rows), same, "left" if streaming else operator.how)
+    if streaming and operator.how == "inner":
+        joined = joined.where(expression(f"spark_partition_id() >= IF(__key0 IS NULL, {2**31 - 1}, 0)"))
     return joined.select(*(column_of(n) for n in (*frame.columns, *rest)))
 
 

@@ -371,6 +371,9 @@ class UnitCompiler:
     ) -> DataFrame:
         """Take the watermark from the rows' own event time, and from the signals in the control directory.
 
+        Signals are read with the columns of the stream, which they lack. From columns that are a literal NULL in a
+        batch, Spark infers that rows on the other side of a join can be left out, also those that belong to its state.
+
         ``begin``: the number of the first read that the frame comes from. ``also``: columns beside those of the stream.
         """
         if not self._spec.needs_watermark:
@@ -387,9 +390,11 @@ class UnitCompiler:
             if self._may_idle:
                 newest = F.max(F.unix_micros(column_of(operator.column)))
                 frame = frame.observe(time_of(input_.name), newest.alias("newest"))
+        type_ = self._flow.types[operator.id]
         end = (
             self._spark.readStream.name(source_name(f"e_{self._spec.tags[operator.id]}{self._again(operator.id)}"))
-            .schema(f"{quoted(WATERMARK)} timestamp")
+            .schema(f"{type_.schema.text}, {quoted(WATERMARK)} timestamp")
+            .option("columnNameOfCorruptRecord", CORRUPT)
             .option("pathGlobFilter", f"{{{files}}}.json")
             .json(str(directory))
         )
@@ -397,8 +402,7 @@ class UnitCompiler:
         unordered = operator.history == "unordered"
         own_time = F.lit(None).cast("timestamp") if unordered else column_of(operator.column)
         timed = frame.withColumn(WATERMARK, own_time)
-        both = timed.unionByName(end, allowMissingColumns=True)
-        type_ = self._flow.types[operator.id]
+        both = timed.unionByName(end, allowMissingColumns=bool(also))
         delay = compile.span(operator.duration(operator.delay, "delay"))
         return self._timed(both, type_, delay, also)
 

@@ -72,8 +72,8 @@ def _table(spark: SparkSession, lookup: Lookup) -> DataFrame:
     from headwater.query.tables import rows_of_table
 
     with tempfile.TemporaryDirectory(prefix="headwater-oracle-") as scratch:
-        rows = rows_of_table(spark, lookup, Path(scratch)).toArrow()
-    return spark.createDataFrame(rows)
+        frame = rows_of_table(spark, lookup, Path(scratch))
+        return spark.createDataFrame(frame.toArrow(), frame.schema)
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,24 @@ def test_equals_one_batch_run(decision: str, embedded: bool, endpoint: LocalEndp
     assert all(outcome.rows.values())
 
 
+@pytest.mark.parametrize("table", ["with rows", "empty"])
+def test_windows_behind_a_table_close(table: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    write_table(file := tmp_path / "machines.json")
+    if table == "empty":
+        file.write_text("")
+    source = BoundedSource(tmp_path / "in", {"L1": rows(20, seed=13)["L1"]}, rows_per_file=10)
+    builder = hw.flow("behind", locations=["L1"])
+    timed = builder.read.json(source.path, SCHEMA).with_watermark("ts", "5 seconds").named("timed")
+    known = timed.join(builder.table.json(str(file), TABLE), "k").select("ts", "name")
+    every = known.union(timed.select("ts", "'any' AS name"))
+    every.group_by(hw.window("ts", "10 seconds"), "name").agg(n="count(*)").write.memory("windows")
+    flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
+    outcome = check_equivalent(
+        flow, continuum, endpoint, tmp_path / "run", decision=build.one_unit(flow, continuum), source=source
+    )
+    assert outcome.rows["windows"]
+
+
 def test_a_changed_table_is_taken_up_without_an_order(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     table = tmp_path / "machines.json"
     write_table(table, factor="1.00")
