@@ -421,7 +421,7 @@ class Units:
         if not self._ended(work, stop) or not self._used_up(work, running, stop):
             return False
         if work.controlled:
-            self.end_time(work.spec)
+            self.end_time(work.spec, str(running.query.runId))
             if not self._settled(work, running, stop):
                 return False
         running.stop()
@@ -433,9 +433,13 @@ class Units:
         self._save(work)
         return True
 
-    def end_time(self, spec: UnitSpec) -> None:
-        """Let the event time of a unit's sources come to its end."""
-        self.time_signals.signal(spec.unit, "end", "end", END_OF_TIME)
+    def end_time(self, spec: UnitSpec, run: str) -> None:
+        """Let the event time of a unit's sources come to its end, in a run of its query.
+
+        Every run is told again. Spark does not close windows after a restart before there is input, although the last
+        batch has advanced the watermark, and it forgets the event time of single inputs when a query ends.
+        """
+        self.time_signals.signal(spec.unit, "end-*", f"end-{run}", END_OF_TIME)
 
     def settle(self, unit: str, stop: threading.Event | None = None) -> None:
         """Wait until a unit has processed the input that has arrived so far; raise the error that ended it."""

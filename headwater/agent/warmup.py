@@ -142,7 +142,7 @@ def _lay_out(units: Units, stand_in: Units, spec: UnitSpec, stage: UnitSpec, *, 
     """
     stand_in.prepare(stage)
     if end:
-        stand_in.end_time(stage)
+        stand_in.end_time(stage, "first")
     for staged, channel in zip(stage.inputs, spec.inputs, strict=True):
         log = stand_in.channels.log(stage, staged)
         log.create()

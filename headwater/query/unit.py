@@ -383,7 +383,7 @@ class UnitCompiler:
         self._controlled = True
         directory = self._layout.control(self._unit)
         directory.mkdir(parents=True, exist_ok=True)
-        files = "end,again-*"
+        files = "end-*,again-*"
         if self._may_idle or operator.history is not None:
             input_ = self._watermark_input(operator, begin)
             files += f",{lift_file(input_, '*')}"

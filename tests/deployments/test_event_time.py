@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -16,10 +17,13 @@ from headwater.app.local import LocalRun
 from headwater.continuum.model import Continuum
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.stream import Stream
+from headwater.disk.checkpoint import advances_watermark, newest_batch
 from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan import build
+from headwater.query.unit import BEGINNING_OF_TIME, END_OF_TIME, WATERMARK
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import PAUSE, STOP, BoundedSource, check_equivalent
+from tests.faults import until
 from tests.patience import PATIENCE
 
 BEGIN = 1_700_000_000
@@ -195,5 +199,74 @@ def test_an_idle_location_is_left_out(groups: Sequence[Sequence[str]], endpoint:
         rows = {(r["location"], _minute(r["window"]["start"]), r["n"]) for r in run.sink_rows("out").to_pylist()}
         assert rows == {("A", 0, 1), ("B", 0, 1), ("B", 40, 1), ("A", 60, 1), ("B", 60, 1)}
         assert sum(u.late_rows for u in run.progress().units) == 2
+    finally:
+        run.stop()
+
+
+def test_rows_are_joined_in_a_batch_in_which_the_other_side_has_only_a_signal(
+    endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    builder = hw.flow("paired", locations=["A"])
+    sides = [
+        builder.read.json(f"{tmp_path}/{side}/{{location}}", f"{side} bigint, ts timestamp, v double")
+        .with_watermark("ts", "1 minute")
+        .named(side)
+        for side in ("id", "other")
+    ]
+    sides[0].join(sides[1].select("other", "ts AS at", "v"), on="v", within="5 minutes").write.memory("out")
+    plan = build.build(builder.build(), continuum((("A",),)))
+    (unit,) = plan.units
+    settings = UnitSettings(trigger="100 milliseconds", channel=ChannelSettings(fsync=False))
+    for side in ("id", "other"):
+        (tmp_path / side / "A").mkdir(parents=True)
+    (tmp_path / "id/A/0.json").write_text(json.dumps({"id": 1, "ts": HOUR.isoformat(), "v": 2.5}))
+    run = LocalRun(plan, tmp_path / "run", endpoint, settings)
+    run.start()
+    run.settle()
+    run.stop()
+    control = run.layout.control(unit)
+    (control / "again-0.json").write_text(json.dumps({WATERMARK: BEGINNING_OF_TIME}))
+    (tmp_path / "other/A/0.json").write_text(json.dumps({"other": 7, "ts": HOUR.isoformat(), "v": 2.5}))
+    run = LocalRun(plan, tmp_path / "run", endpoint, settings)
+    run.start()
+    try:
+        run.drain()
+        assert [(r["id"], r["other"]) for r in run.sink_rows("out").to_pylist()] == [(1, 7)]
+    finally:
+        run.stop()
+
+
+def test_windows_close_although_the_query_ends_behind_the_end_of_its_input(
+    endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    source = BoundedSource(tmp_path / "in", {"A": _minutes(0, 1, 30)})
+    source.release_all()
+    builder = hw.flow("ended", locations=["A"])
+    read = builder.read.json(source.path, SCHEMA).with_watermark("ts", "1 minute")
+    read.group_by(hw.window("ts", "10 minutes")).agg(n="count(*)").write.memory("out")
+    plan = build.build(builder.build(), continuum((("A",),)))
+    (unit,) = plan.units
+    channel = ChannelSettings(fsync=False)
+
+    def begun(trigger: str) -> LocalRun:
+        run = LocalRun(plan, tmp_path / "run", endpoint, UnitSettings(trigger=trigger, channel=channel))
+        run.start()
+        return run
+
+    run = begun("100 milliseconds")
+    run.settle()
+    run.stop()
+    # As a drain does; the batch that then closes the windows would come an hour later.
+    (run.layout.control(unit) / "end-0.json").write_text(json.dumps({WATERMARK: END_OF_TIME}))
+    checkpoint = run.layout.checkpoint(unit)
+    before = newest_batch(checkpoint / "commits")
+    run = begun("1 hour")
+    until(lambda: newest_batch(checkpoint / "commits") == before + 1)
+    run.stop()
+    assert advances_watermark(checkpoint, before + 1)
+    run = begun("100 milliseconds")
+    try:
+        run.drain()
+        assert sorted(_minute(r["window"]["start"]) for r in run.sink_rows("out").to_pylist()) == [0, 30]
     finally:
         run.stop()
