@@ -222,7 +222,9 @@ class _Assembly:
         _write_logs(target, summary, [])
         source = Path(pieces[0].checkpoint) / "state" / str(number)
         place = target / "state" / str(number)
-        for kept in ("_metadata", "_stateSchema", "0/_metadata"):
+        # Each store has a schema of its own, and a join has four stores.
+        schemas = [str(found.relative_to(source)) for found in (source / "0").rglob("_metadata")]
+        for kept in ("_metadata", "_stateSchema", *schemas):
             if (source / kept).is_dir():
                 shutil.copytree(source / kept, place / kept)
         _describe(place, target, number, partitions)

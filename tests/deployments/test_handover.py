@@ -165,6 +165,35 @@ def test_state_of_several_zones_becomes_one_and_is_divided_again(
 
 
 @pytest.mark.long
+def test_pairs_of_several_zones_become_those_of_one(
+    endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
+) -> None:
+    made = rows(80, seed=27)
+    source = BoundedSource(tmp_path / "in", {n: made[n][:40] for n in ("L1", "L2")}, rows_per_file=20)
+    builder = hw.flow(NAME, locations=["L1", "L2"])
+    sides = [
+        builder.read.json(source.path, schema, location_as="location").named(name).with_watermark("ts", "10 seconds")
+        for name, schema in {"read": SCHEMA, "again": "id bigint, ts timestamp"}.items()
+    ]
+    left, right = sides[0].select("id", "ts", "location"), sides[1].select("id AS other", "ts AS at", "location")
+    pairs = left.join(right, "location", within="30 seconds").named("pairs")
+    pairs.select("id", "other", "location").named("list").write.parquet(str(tmp_path / "out")).named("out")
+    flow, store = builder.build(), str(tmp_path / "store.db")
+    released = iter(source.release())
+    for first in ("list", "pairs"):
+        next(released)
+        plan = lifted(flow, CONTINUUM, first)
+        controller.carry_out(apply(plan, store), kill=False)
+        if first == "list":
+            wait_until_read(tmp_path, plan, 2 * 20)
+    controller.carry_out(deployments.stop(NAME, store, how="finish"), kill=False)
+    expected = batch_result(endpoint.session(), flow, CONTINUUM)["out"]
+    across = [r for r in expected.to_pylist() if (r["id"] % 1_000_000 < 20) != (r["other"] % 1_000_000 < 20)]
+    assert across, "no pair needs the state that was taken over"
+    assert not compare(expected, written(tmp_path / "out"))
+
+
+@pytest.mark.long
 def test_all_rows_that_wait_go_along_where_state_is_divided(
     endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
 ) -> None:
