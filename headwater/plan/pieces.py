@@ -31,7 +31,8 @@ def pieces(
     state. Pieces that read one stream are
     merged if one pass serves them all: a query costs more than another output.
     """
-    remaining = set(cuts)
+    given = set(cuts)
+    remaining = set(given)
     while True:
         found = _components(dataflow, dataflow.order if operators is None else operators, remaining)
         extra = (
@@ -42,7 +43,7 @@ def pieces(
             or _cuts_for_updates(dataflow, found)
         )
         if not extra - remaining:
-            return _side_by_side(dataflow, found, hosts)
+            return _side_by_side(dataflow, _rejoined(dataflow, found, given, remaining - given, hosts), hosts)
         remaining |= extra
 
 
@@ -71,6 +72,41 @@ def why_apart(dataflow: Dataflow, edge: Edge, cuts: Iterable[Edge], hosts: Hosts
     return (
         f"one pass over the input cannot serve the outputs {names}: '{consumer}' ({kind}) is before some of them only"
     )
+
+
+def _rejoined(
+    dataflow: Dataflow,
+    found: tuple[tuple[str, ...], ...],
+    given: set[Edge],
+    extra: set[Edge],
+    hosts: Hosts,
+) -> tuple[tuple[str, ...], ...]:
+    """Merge pieces between which there are only further cuts, where both can be one query.
+
+    A cut for one condition may be more than others need: behind it, each piece is looked at on its own.
+    """
+    place = {id_: n for n, id_ in enumerate(dataflow.order)}
+    member = {id_: piece for piece in found for id_ in piece}
+    todo = sorted(extra, key=lambda edge: (place[edge[0]], place[edge[1]]))
+    before = len(todo) + 1
+    while len(todo) < before:
+        before = len(todo)
+        for producer, consumer in todo:
+            one, other = member[producer], member[consumer]
+            if one == other:
+                continue
+            both = tuple(sorted((*one, *other), key=place.__getitem__))
+            rest = tuple(dict.fromkeys(p for p in member.values() if p not in (one, other)))
+            if (
+                not _inner(dataflow, both) & given
+                and _one_host(hosts, both)
+                and not _cuts_for_outputs(dataflow, (both,))
+                and not _cuts_for_updates(dataflow, (both,))
+                and nx.is_directed_acyclic_graph(_piece_graph(dataflow, (*rest, both)))
+            ):
+                member |= dict.fromkeys(both, both)
+        todo = [edge for edge in todo if member[edge[0]] != member[edge[1]]]
+    return _ordered(dataflow, tuple(dict.fromkeys(member.values())))
 
 
 def _side_by_side(

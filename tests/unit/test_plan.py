@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headwater as hw
+from benchmarks.reuse.science import dataflow
+from benchmarks.reuse.workloads import workload
 from headwater.continuum.model import Continuum
 from headwater.core.errors import ErrorList, PlacementError
 from headwater.core.jsonform import dump, load
@@ -338,7 +340,43 @@ def test_a_cut_that_a_union_leads_around_costs_no_more_than_that() -> None:
         low.union(base.where("v < 0").named("r")).named("u").where("v != 9").named("w").write.memory("x")
 
     found = pieces(flow_of(write), {("base", "low")})
-    assert ["+".join(sorted(p)) for p in found] == ["base+r+s", "low+lower", "u+w+x"]
+    assert ["+".join(sorted(p)) for p in found] == ["base+r+s", "low+lower+u+w+x"]
+
+
+def keep(state: Any, row: dict[str, Any]) -> Any:
+    return row["v"], row
+
+
+def edges(flow: Dataflow) -> set[tuple[str, str]]:
+    return {(p, c) for c in flow.order for p in flow[c].inputs}
+
+
+def test_cuts_that_other_cuts_make_superfluous_are_closed() -> None:
+    """State that two branches share is cut off; what lies behind it is one query again where its branches meet."""
+
+    def write(rows: Stream) -> None:
+        first = rows.scan(keep, SCHEMA, keys="k", order_by="ts").named("first")
+        left = first.scan(keep, SCHEMA, keys="k", order_by="ts").named("left")
+        right = first.where("v > 1").scan(keep, SCHEMA, keys="k", order_by="ts").named("right")
+        both = left.union(right).named("both").scan(keep, SCHEMA, keys="k", order_by="ts").named("last")
+        both.write.memory("x")
+
+    found = pieces(flow_of(write), ())
+    assert ["+".join(sorted(p)) for p in found] == ["first+s", "both+last+left+right+where+x"]
+
+
+@pytest.mark.parametrize("name", ["synth-17", "synth-02", "synth-05"])
+def test_no_two_pieces_could_be_one(name: str) -> None:
+    (graph,) = [g for g in workload("opmw35_synth") if g.name == name]
+    flow = dataflow(graph, Path("/x"))
+    found = pieces(flow, ())
+    member = {id_: piece for piece in found for id_ in piece}
+    for one, other in {(member[p], member[c]) for p, c in edges(flow)} - {(p, p) for p in found}:
+        both = tuple(o for o in flow.order if o in one or o in other)
+        alone = pieces(flow, {e for e in edges(flow) if (e[0] in both) != (e[1] in both)}, operators=both)
+        around: nx.DiGraph[Any] = nx.DiGraph([(member[p], member[c]) for p, c in edges(flow) if member[p] != member[c]])
+        around.remove_edge(one, other)
+        assert len(alone) > 1 or nx.has_path(around, one, other), f"{one} and {other}"
 
 
 def test_a_sink_that_spark_writes_has_a_unit_of_its_own() -> None:
