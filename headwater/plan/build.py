@@ -241,7 +241,7 @@ def build(
         deployment,
         every,
         channels,
-        {id_: tag_of(key) for id_, key in dataflow.keys.items()},
+        {id_: tag_of(key) for id_, key in single_keys(dataflow).items()},
         _warnings(dataflow, continuum, every, channels),
         pooled,
     )
@@ -366,6 +366,18 @@ def tag_of(key: str) -> str:
     return key[:8]
 
 
+def single_keys(dataflow: Dataflow) -> dict[str, str]:
+    """Return a key for each operator that no other one has: of operators with equal content, all but the first are
+    numbered."""
+    found: dict[str, str] = {}
+    count: Counter[str] = Counter()
+    for id_ in dataflow.order:
+        key = dataflow.keys[id_]
+        count[key] += 1
+        found[id_] = key if count[key] == 1 else hashlib.sha256(f"{key} {count[key]}".encode()).hexdigest()
+    return found
+
+
 def _unit_key(dataflow: Dataflow, group: tuple[str, ...]) -> str:
     return hashlib.sha256("\n".join(sorted(dataflow.keys[i] for i in group)).encode()).hexdigest()
 
@@ -387,7 +399,7 @@ def _channels(
     runs: Sequence[_Run],
     units: Sequence[Sequence[Unit]],
 ) -> tuple[Channel, ...]:
-    takers = _takers(runs)
+    takers, keys = _takers(runs), single_keys(dataflow)
     channels: list[Channel] = []
     for run, parts in zip(runs, units, strict=True):
         for unit in parts:
@@ -398,7 +410,7 @@ def _channels(
                 reading = [u for n in readers for u in units[n]]
                 routes = {u.id: tuple(x.name for x in continuum.links_between(unit.zone, u.zone)) for u in reading}
                 event_time = dataflow.types[id_].event_time
-                tag = tag_of(dataflow.keys[id_])
+                tag = tag_of(keys[id_])
                 broker = _broker(continuum, unit.zone, [u.zone for u in reading])
                 located = _located(dataflow, run, id_, reading)
                 channels.append(

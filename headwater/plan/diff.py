@@ -20,7 +20,7 @@ from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.dataflow.types import stream_type
-from headwater.plan.build import tag_of
+from headwater.plan.build import single_keys, tag_of
 from headwater.plan.content import (
     is_stateful,
     own_sources,
@@ -138,7 +138,7 @@ def diff(
 def _first(wanted: DeploymentPlan, generation: int) -> PlanDiff:
     decided = wanted
     if generation > 1:
-        keys = wanted.dataflow.keys
+        keys = single_keys(wanted.dataflow)
         tags = {id_: _fresh(keys[id_], generation) for id_ in wanted.tags}
         units = {u.id: _fresh(u.key, generation) for u in wanted.units}
         epochs = {u.id: generation for u in wanted.units}
@@ -217,6 +217,7 @@ class _Comparison:
         """Keep stored names where the stored data is kept; give new data unused names."""
         self._decide_tags()
         places = {c.place: c for c in self._old.channels}
+        keys = single_keys(self._new.dataflow)
         channels = {}
         for channel in self._new.channels:
             id_ = channel.operator
@@ -225,15 +226,16 @@ class _Comparison:
             if old is not None and same and not joined(self._old, old, self._new, channel):
                 channels[channel.place] = old.tag
             else:
-                channels[channel.place] = _fresh(self._new.dataflow.keys[id_], self._generation)
+                channels[channel.place] = _fresh(keys[id_], self._generation)
         self._new = inherit(self._new, tags=self._tags, channel_tags=channels)
 
     def _decide_tags(self) -> None:
         old, new = self._old.dataflow, self._new.dataflow
+        keys = single_keys(new)
         written = {c.operator for plan in (self._old, self._new) for c in plan.channels}
         for id_ in new.order:
             former = self._former(id_)
-            self._tags[id_] = _fresh(new.keys[id_], self._generation)
+            self._tags[id_] = _fresh(keys[id_], self._generation)
             if former is None:
                 continue
             operator, before = new[id_], old[former]

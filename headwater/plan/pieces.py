@@ -31,19 +31,20 @@ def pieces(
     state. Pieces that read one stream are
     merged if one pass serves them all: a query costs more than another output.
     """
-    given = set(cuts)
-    remaining = set(given)
+    kept, remaining = set(cuts), set(cuts)
     while True:
         found = _components(dataflow, dataflow.order if operators is None else operators, remaining)
+        of_hosts = _cuts_for_hosts(dataflow, found, hosts)
+        kept |= of_hosts
         extra = (
             _cuts_of_torn(dataflow, found, remaining)
             or _cuts_of_cycles(dataflow, found, remaining)
-            or _cuts_for_hosts(dataflow, found, hosts)
+            or of_hosts
             or _cuts_for_outputs(dataflow, found)
             or _cuts_for_updates(dataflow, found)
         )
         if not extra - remaining:
-            return _side_by_side(dataflow, _rejoined(dataflow, found, given, remaining - given, hosts), hosts)
+            return _side_by_side(dataflow, _rejoined(dataflow, found, kept, remaining - kept, hosts), hosts)
         remaining |= extra
 
 
@@ -77,7 +78,7 @@ def why_apart(dataflow: Dataflow, edge: Edge, cuts: Iterable[Edge], hosts: Hosts
 def _rejoined(
     dataflow: Dataflow,
     found: tuple[tuple[str, ...], ...],
-    given: set[Edge],
+    kept: set[Edge],
     extra: set[Edge],
     hosts: Hosts,
 ) -> tuple[tuple[str, ...], ...]:
@@ -98,7 +99,7 @@ def _rejoined(
             both = tuple(sorted((*one, *other), key=place.__getitem__))
             rest = tuple(dict.fromkeys(p for p in member.values() if p not in (one, other)))
             if (
-                not _inner(dataflow, both) & given
+                not _inner(dataflow, both) & kept
                 and _one_host(hosts, both)
                 and not _cuts_for_outputs(dataflow, (both,))
                 and not _cuts_for_updates(dataflow, (both,))

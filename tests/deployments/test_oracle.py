@@ -123,6 +123,19 @@ def test_the_file_of_a_row_is_a_column_for_any_operator(endpoint: LocalEndpoint,
     assert check_equivalent(flow, continuum, endpoint, tmp_path / "run").rows == {"out": 1}
 
 
+def test_a_file_that_is_read_twice_in_one_unit_is_two_sources(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", {"L1": rows(20, seed=4)["L1"]}, rows_per_file=5)
+    builder = hw.flow("twice", locations=["L1"])
+    one, other = (builder.read.json(source.path, SCHEMA).with_watermark("ts", "5 seconds") for _ in range(2))
+    both = one.where("v > 20").select("id", "ts").union(other.select("id", "ts"))
+    both.group_by(hw.window("ts", "10 seconds")).agg(n="count(*)").write.memory("windows")
+    flow, continuum = builder.build(), Continuum.from_text(TWO_EDGES)
+    decision = build.one_unit(flow, continuum)
+    assert len({build.build(flow, continuum, decision).tags[s.id] for s in flow.sources}) == 2
+    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=decision, source=source)
+    assert outcome.rows["windows"]
+
+
 def test_a_join_within_a_year_counts_by_the_calendar(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     asked = [{"id": 1, "ts": "2024-02-01T00:00:00Z"}, {"id": 2, "ts": "2025-02-01T00:00:00Z"}]
     told = [{"id": 1, "ts": "2025-02-01T00:00:00Z"}, {"id": 2, "ts": "2026-02-01T00:00:01Z"}]  # 366 days; 1 s too late
