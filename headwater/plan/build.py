@@ -233,7 +233,8 @@ def build(
         )
     if problems:
         raise ErrorList(problems)
-    channels = _channels(dataflow, continuum, runs, units)
+    tags = {id_: tag_of(key) for id_, key in single_keys(dataflow).items()}
+    channels = _channels(dataflow, continuum, runs, units, tags)
     every = tuple(unit for parts in units for unit in parts)
     return DeploymentPlan(
         dataflow,
@@ -241,7 +242,7 @@ def build(
         deployment,
         every,
         channels,
-        {id_: tag_of(key) for id_, key in single_keys(dataflow).items()},
+        tags,
         _warnings(dataflow, continuum, every, channels),
         pooled,
     )
@@ -367,8 +368,7 @@ def tag_of(key: str) -> str:
 
 
 def single_keys(dataflow: Dataflow) -> dict[str, str]:
-    """Return a key for each operator that no other one has: of operators with equal content, all but the first are
-    numbered."""
+    """Return a key of its own for each operator: that of its content, numbered where others have equal content."""
     found: dict[str, str] = {}
     count: Counter[str] = Counter()
     for id_ in dataflow.order:
@@ -398,8 +398,9 @@ def _channels(
     continuum: Continuum,
     runs: Sequence[_Run],
     units: Sequence[Sequence[Unit]],
+    tags: Mapping[str, str],
 ) -> tuple[Channel, ...]:
-    takers, keys = _takers(runs), single_keys(dataflow)
+    takers = _takers(runs)
     channels: list[Channel] = []
     for run, parts in zip(runs, units, strict=True):
         for unit in parts:
@@ -410,11 +411,12 @@ def _channels(
                 reading = [u for n in readers for u in units[n]]
                 routes = {u.id: tuple(x.name for x in continuum.links_between(unit.zone, u.zone)) for u in reading}
                 event_time = dataflow.types[id_].event_time
-                tag = tag_of(keys[id_])
                 broker = _broker(continuum, unit.zone, [u.zone for u in reading])
                 located = _located(dataflow, run, id_, reading)
                 channels.append(
-                    Channel(id_, unit.node, unit.zone, tag, unit.id, routes, event_time, unit.part, broker, located)
+                    Channel(
+                        id_, unit.node, unit.zone, tags[id_], unit.id, routes, event_time, unit.part, broker, located
+                    )
                 )
     return tuple(channels)
 

@@ -162,6 +162,7 @@ class _Comparison:
     def __init__(self, running: DeploymentPlan, wanted: DeploymentPlan, reset: frozenset[str], generation: int) -> None:
         self._old = running
         self._new = wanted
+        self._keys = single_keys(wanted.dataflow)
         self._reset = reset
         self._generation = generation
         self._before: Mapping[str, Unit] = {u.id: u for u in running.units}
@@ -217,7 +218,6 @@ class _Comparison:
         """Keep stored names where the stored data is kept; give new data unused names."""
         self._decide_tags()
         places = {c.place: c for c in self._old.channels}
-        keys = single_keys(self._new.dataflow)
         channels = {}
         for channel in self._new.channels:
             id_ = channel.operator
@@ -226,16 +226,15 @@ class _Comparison:
             if old is not None and same and not joined(self._old, old, self._new, channel):
                 channels[channel.place] = old.tag
             else:
-                channels[channel.place] = _fresh(keys[id_], self._generation)
+                channels[channel.place] = _fresh(self._keys[id_], self._generation)
         self._new = inherit(self._new, tags=self._tags, channel_tags=channels)
 
     def _decide_tags(self) -> None:
         old, new = self._old.dataflow, self._new.dataflow
-        keys = single_keys(new)
         written = {c.operator for plan in (self._old, self._new) for c in plan.channels}
         for id_ in new.order:
             former = self._former(id_)
-            self._tags[id_] = _fresh(keys[id_], self._generation)
+            self._tags[id_] = _fresh(self._keys[id_], self._generation)
             if former is None:
                 continue
             operator, before = new[id_], old[former]

@@ -28,8 +28,7 @@ def pieces(
 
     A piece cannot be one query if it would wait for itself through another piece, if no single host meets all
     its requirements, if it has several outputs that one pass cannot serve, or results that change beside other
-    state. Pieces that read one stream are
-    merged if one pass serves them all: a query costs more than another output.
+    state. Pieces that read one stream are merged if one pass serves them all: a query costs more than another output.
     """
     kept, remaining = set(cuts), set(cuts)
     while True:
@@ -82,9 +81,9 @@ def _rejoined(
     extra: set[Edge],
     hosts: Hosts,
 ) -> tuple[tuple[str, ...], ...]:
-    """Merge pieces between which there are only further cuts, where both can be one query.
+    """Merge two pieces where they can be one query and all cuts between them are of ``extra``, none of ``kept``.
 
-    A cut for one condition may be more than others need: behind it, each piece is looked at on its own.
+    Another cut may have ended the reason for theirs.
     """
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
     member = {id_: piece for piece in found for id_ in piece}

@@ -39,7 +39,7 @@ from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.lacking import lacking
 from headwater.placement.network import Tree
 from headwater.placement.problem import Placement, Stream, moved
-from headwater.placement.response import response
+from headwater.placement.response import Response, response
 from headwater.placement.schedule import SCHEDULERS, Scheduled, decide
 from headwater.placement.situation import Limits
 from headwater.placement.uncertainty import ForecastRecord
@@ -538,11 +538,8 @@ def _scheduled(setting: Setting, request: PlacementRequest) -> tuple[Deployment,
         evaluate(setting.problem, found.placement),
         notes=[check.missing] if check.missing else [],
     )
-    timed = response(problem, found.placement)
-    paths = slowest_paths(setting, timed.latency, timed.delay)
-    predicted = predict(setting, answer)
-    latency = sum(path.seconds for path in paths)
-    return setting.deployment(found.placement), replace(predicted, paths=paths, latency=latency, limit_check=check)
+    predicted = predict(setting, answer, response(problem, found.placement))
+    return setting.deployment(found.placement), replace(predicted, limit_check=check)
 
 
 def running_placement(setting: Setting, running: Deployment) -> Placement | None:
@@ -577,8 +574,8 @@ def _limit_check(found: Scheduled, request: PlacementRequest, current: Placement
     )
 
 
-def predict(setting: Setting, answer: Answer) -> Prediction:
-    """Predict the cost of an answer's deployment."""
+def predict(setting: Setting, answer: Answer, timed: Response | None = None) -> Prediction:
+    """Predict the cost of an answer's deployment; ``timed``: its times by TSOO's model, in place of AELS's."""
     problem, cost = setting.problem, answer.evaluation
     deployment = setting.deployment(answer.placement)
     hosts, names = setting.hosts, [zone.name for zone in setting.continuum.zones]
@@ -587,6 +584,8 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
         capacity = problem.network.capacity((lower, upper))
         share = None if capacity == np.inf else bits / capacity
         links[f"{names[lower]}-{names[upper]}"] = LinkLoad(bits / 8, share)
+    service, transfer = (cost.service, cost.transfer) if timed is None else (timed.latency, timed.delay)
+    paths = slowest_paths(setting, service, transfer)
     assumed = setting.known.assumed
     notes = tuple(answer.notes)
     if setting.beside:
@@ -600,8 +599,8 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
     return Prediction(
         answer.strategy,
         *layers_of(deployment.placement, setting.continuum, setting.dataflow.order),
-        cost.latency,
-        slowest_paths(setting, cost.service, cost.transfer),
+        cost.latency if timed is None else sum(path.seconds for path in paths),
+        paths,
         {f"{hosts[h].name} ({hosts[h].zone})": w / problem.hosts.cpu[h] for h, w in cost.usage.work.items()},
         links,
         answer.bound,

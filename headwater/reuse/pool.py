@@ -73,7 +73,7 @@ class Pool:
 
     @cached_property
     def at(self) -> Mapping[str, tuple[str, ...]]:
-        """Return for each operator of the shared dataflow the locations whose rows somebody needs from it."""
+        """Return for each operator of the shared dataflow the locations of the dataflows that need it."""
         found: dict[str, set[str]] = {}
         for one in self.submissions:
             for shared in one.ids.values():

@@ -180,11 +180,11 @@ def _put(
         add(operator, "of")
     if condition:
         add(ops.Where(id="", inputs=(), requires=whole.requires, condition=condition), "where")
-    top: ops.Operator = ops.Select(id="", inputs=(), layer=whole.layer, requires=whole.requires, columns=tuple(columns))
+    top: ops.Operator = ops.Select(id="", inputs=(), requires=whole.requires, columns=tuple(columns))
     if final is not None:
         add(top, "select")
         top = final
-    top = replace(top, id=whole.id, inputs=(last,))
+    top = replace(top, id=whole.id, inputs=(last,), layer=whole.layer)
     return replace(new, operators=_read(*(top if o.id == whole.id else o for o in new.operators), *added))
 
 
