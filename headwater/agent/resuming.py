@@ -17,11 +17,13 @@ from headwater.connectors.writers import open_sink_writer
 from headwater.core.errors import DeploymentError
 from headwater.disk.checkpoint import has_begun, newest_batch, positions_in, sweep_torn
 from headwater.disk.durable import write_atomically
+from headwater.disk.furtherreads import begin_further_reads
 from headwater.disk.repair import Condition, damaged_files, examine, has_forgotten, repair, start_positions
 from headwater.plan.content import is_stateful
 from headwater.plan.model import Channel
 from headwater.plan.realtime import real_time_sink
 from headwater.plan.spec import UnitSpec
+from headwater.query.names import further_reads
 
 _HINT = (
     "put back its checkpoint as it was when it wrote them, or all of the deployment's directory and its sinks from one "
@@ -74,6 +76,17 @@ def set_state_format(spec: UnitSpec, checkpoint: Path) -> None:
                 hint="apply it under another name, or reset its state: --reset-state",
             )
         _rewrite(file, f"{wanted}\n{content}")
+
+
+def continue_reads(spec: UnitSpec, checkpoint: Path, reads: Mapping[str, int]) -> None:
+    """Let a stopped query that reads an input more often than before go on where it was with all its reads.
+
+    ``reads``: how often it reads each of its sources and channels.
+    """
+    further: dict[str, list[str]] = {}
+    for id_, times in reads.items():
+        further |= further_reads(spec, id_, times)
+    begin_further_reads(checkpoint, further)
 
 
 def _rewrite(file: Path, text: str) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from headwater.agent import catchup, memorysinks
 from headwater.agent.units import Units
-from headwater.connectors.sources import name_of_replayed
 from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.dataflow.sources import Source
 from headwater.disk.checkpoint import newest_batch
@@ -23,7 +22,7 @@ from headwater.plan.model import Unit
 from headwater.plan.spec import UnitSpec
 from headwater.plan.state import kept_state
 from headwater.plan.transfer import StateTransfer
-from headwater.query.names import apart, name_of_channels, names_of_source
+from headwater.query.names import further_reads
 from headwater.state.assembly import InputPosition, assemble, place_of
 from headwater.state.empty import empty_state
 from headwater.state.savedstate import Saved, StateStore, describe, operators, put_early
@@ -201,21 +200,18 @@ def _assemble(
     store = store.keeping(_kept(units.layout, spec.unit))
     places: list[InputPosition] = []
     at: dict[str, int] = {}
-    sources = {o.id: o for o in spec.flow.operators if isinstance(o, Source)}
+    sources = {o.id for o in spec.flow.operators if isinstance(o, Source)}
     times = reads(spec.flow, spec.unit)
     for reading in transfer.readings:
-        if (source := sources.get(reading.operator)) is not None:
+        if reading.operator in sources:
             # Once for each branch; and dead letters may be read apart in one of the units or in both.
-            again = [apart(f"_{n}") for n in range(2, times[source.id] + 2)]
-            for name in names_of_source(spec, source).values():
-                for read in (name, name_of_replayed(name)):
-                    places.append(InputPosition(name=read))
-                    places += [InputPosition(name=read + further, like=read) for further in again]
+            for name, further in further_reads(spec, reading.operator, times[reading.operator] + 1).items():
+                places.append(InputPosition(name=name))
+                places += [InputPosition(name=read, like=name) for read in further]
             continue
         wanted = [c.id for c in spec.inputs if c.operator == reading.operator]
-        name = name_of_channels(spec, reading.operator)
+        ((name, further),) = further_reads(spec, reading.operator, times[reading.operator]).items()
         positions = place_of((found[d] for d in reading.source_units), found.values(), name, wanted)
-        further = [f"{name}_{n}" for n in range(2, times[reading.operator] + 1)]
         places += [InputPosition(name=read, positions=positions) for read in (name, *further)]
         at |= positions
     for channel in spec.inputs:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from headwater.agent.catchupquery import CatchUpQuery
 from headwater.agent.heldoutput import publish_held
-from headwater.agent.resuming import resume, set_state_format
+from headwater.agent.resuming import continue_reads, resume, set_state_format
 from headwater.agent.slots import take_slots
 from headwater.agent.timesignals import TimeSignals
 from headwater.agent.unitbridges import UnitBridges
@@ -221,6 +221,7 @@ class Units:
         with work.refusing():
             resume(spec, checkpoint, compiled.sink_writers, partial(self.channels.log, spec))
             set_state_format(spec, checkpoint)
+            continue_reads(spec, checkpoint, compiled.reads)
         work.running = self._begin(spec, compiled, checkpoint)
         self._save(work)
         work.running.wait_until_ready()

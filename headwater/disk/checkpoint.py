@@ -167,6 +167,12 @@ def take_back(checkpoint: Path) -> bool:
     return True
 
 
+def sources_at(text: str) -> dict[str, str]:
+    """Read every named source's offset from a file of Spark's offset log (of version 2)."""
+    parts = (line.partition(":") for line in text.splitlines()[2:])
+    return {name: offset for name, colon, offset in parts if colon}
+
+
 def reads_agree(checkpoint: Path) -> bool:
     """Return whether a query that reads an input more than once has equal offsets in all its reads.
 
@@ -174,10 +180,9 @@ def reads_agree(checkpoint: Path) -> bool:
     read determines its end offset by itself, the second a moment later.
     """
     try:
-        lines = (checkpoint / "offsets" / str(newest_batch(checkpoint / "commits"))).read_text().splitlines()
+        at = sources_at((checkpoint / "offsets" / str(newest_batch(checkpoint / "commits"))).read_text())
     except FileNotFoundError:
         return True
-    at = dict(line.split(":", 1) for line in lines[2:])
     for name, position in at.items():
         first = name.rpartition(AGAIN)[0]
         if not first and (channels := _CHANNELS_AGAIN.fullmatch(name)) is not None:

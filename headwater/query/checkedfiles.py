@@ -16,8 +16,8 @@ from urllib.parse import unquote
 
 from headwater.connectors.permitted import PermittedPaths
 from headwater.core.errors import DeploymentError
-from headwater.disk.checkpoint import needed_of
-from headwater.query.ingest import entries_of, files_between, moved, sources_at
+from headwater.disk.checkpoint import needed_of, sources_at
+from headwater.query.ingest import entries_of, files_between, moved
 
 _HINT = "remove the file or link, or let dataflows use its directory (--allow-read, --allow-write, access: of the zone)"
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from headwater.channels.arrival import Times, joined, recorded_arrival
 from headwater.channels.open import LogSpec
-from headwater.disk.checkpoint import AGAIN
+from headwater.disk.checkpoint import AGAIN, sources_at
 from headwater.disk.durable import read_note
 
 _BACK = 5  # most batches without rows after one with rows
@@ -106,12 +106,6 @@ def _read_by(inputs: Inputs, batch: int) -> IngestTimes | None:
 
 
 # ------------------------------------------------------------ the offset log
-
-
-def sources_at(text: str) -> dict[str, str]:
-    """Read every named source's offset from a file of Spark's offset log (of version 2)."""
-    parts = (line.partition(":") for line in text.splitlines()[2:])
-    return {name: offset for name, colon, offset in parts if colon}
 
 
 def moved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:

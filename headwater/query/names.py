@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headwater.connectors.sources import name_of_replayed
 from headwater.dataflow import sources
 from headwater.disk.checkpoint import AGAIN
 from headwater.disk.layout import Layout
@@ -42,3 +43,15 @@ def replayed_of(layout: Layout, source: sources.Source) -> Path | None:
 def apart(again: str) -> str:
     """Return the suffix of a further read's name; see ``reads_agree``."""
     return f"{AGAIN}{again.removeprefix('_')}" if again else ""
+
+
+def further_reads(spec: UnitSpec, operator: str, times: int) -> dict[str, list[str]]:
+    """Return the names of the further reads of an input that is read some times, by the name of the first read."""
+    if operator not in spec.flow:
+        first = name_of_channels(spec, operator)
+        return {first: [f"{first}_{n}" for n in range(2, times + 1)]}
+    source = spec.flow[operator]
+    assert isinstance(source, sources.Source)
+    names = names_of_source(spec, source).values()
+    firsts = [read for name in names for read in (name, name_of_replayed(name))]
+    return {first: [first + apart(f"_{n}") for n in range(2, times + 1)] for first in firsts}

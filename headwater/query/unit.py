@@ -88,8 +88,10 @@ class CompiledUnit:
     spark_sink: JdbcSink | RealTimeKafkaSink | None
     controlled: bool
     """Whether the end of its input must be signalled through its control directory."""
+    reads: Mapping[str, int]
+    """How often it reads each of its sources and channels."""
     scans: int
-    """How often it reads each of its sources."""
+    """How often it reads its sources at most."""
     counting: Counting
     """Counters of its operators' rows."""
     replayed: frozenset[str]
@@ -154,8 +156,19 @@ class UnitCompiler:
         replayed = frozenset(self._replayed)
         updates = any(stateful.updates(self._flow[i]) for i in self._unit.operators)
         return CompiledUnit(
-            frame, tuple(sink_writers), sink, self._controlled, self._scans(), counting, replayed, updates
+            frame,
+            tuple(sink_writers),
+            sink,
+            controlled=self._controlled,
+            reads={id_: times for id_, times in self._reads.items() if self._is_input(id_)},
+            scans=self._scans(),
+            counting=counting,
+            replayed=replayed,
+            updates=updates,
         )
+
+    def _is_input(self, id_: str) -> bool:
+        return id_ not in self._flow or isinstance(self._flow[id_], sources.Source)
 
     def _scans_of_pass(self) -> set[str]:
         return set(self._served.scans) if self._served is not None else set()

@@ -41,7 +41,7 @@ GAP = 60  # seconds of event time between two releases: all windows and folds of
 
 
 def flows(path: str) -> dict[str, Dataflow]:
-    """Return dataflows that overlap: folds, windows, filters of filters, and a stream of a later layer."""
+    """Return dataflows that overlap: folds, windows, filters of filters, branches that meet, and a later layer."""
 
     def sum_(state: float, row: Mapping[str, Any]) -> Any:
         return state + row["v"], {"id": row["id"], "ts": row["ts"], "k": row["k"], "total": state + row["v"]}
@@ -75,6 +75,16 @@ def flows(path: str) -> dict[str, Dataflow]:
         lambda r: (
             r.where("v > 0")
             .scan(nth, "id bigint, n int", keys=(), order_by=["ts", "id"], initial=0)
+            .write.memory("out")
+        ),
+    )
+    add(
+        "apart",
+        lambda r: (
+            r.where("v > 30")
+            .select("id", "v")
+            .union(r.where("v < 0").select("id", "-v AS v"))
+            .to_layer("cloud")
             .write.memory("out")
         ),
     )
@@ -283,6 +293,22 @@ def test_dataflows_come_and_go(
     world.more()
     world.finish()
     world.check(ended=True)
+
+
+def test_a_unit_that_reads_its_source_more_often_goes_on_where_it_was(
+    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller
+) -> None:
+    """Branches that meet again are computed in one read beside other outputs, and in one read each alone."""
+    world = World(tmp_path, controller, endpoint, spark_address, pieces=4, kill=False)
+    world.submit("apart")
+    world.submit("higher")
+    world.more()
+    world.remove("higher")
+    world.more()
+    world.submit("higher")
+    world.more()
+    world.remove("higher")  # the further reads of before have stood still meanwhile
+    world.more()
 
 
 @pytest.mark.long

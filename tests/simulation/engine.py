@@ -131,7 +131,7 @@ class RowCompiler(UnitCompiler):
         """Return the unit's frame and its sink writers."""
         writers = tuple(self._sink_writer(tag, id_) for tag, id_ in enumerate(self._unit.outputs))
         frame: Any = Frame(self._spark, self._spec, self._layout, self._channel)
-        return CompiledUnit(frame, writers, None, False, 1, Counting(), frozenset())
+        return CompiledUnit(frame, writers, None, False, {}, 1, Counting(), frozenset())
 
 
 @dataclass
