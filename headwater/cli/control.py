@@ -262,7 +262,8 @@ def up(
     --quick, --packages, --conf and --conf-file are for the agents that it starts.
 
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are in trial mode: reachable
-    from this machine only, with all rights, by the printed link and the token in ~/.headwater/web-token.
+    from this machine only, with all rights, by the link that is printed on a terminal, and by the
+    token in ~/.headwater/web-token.
 
     REST API, dashboard and metrics speak TLS where other machines reach them, by default with a certificate that is
     made in the home's directory `tls`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -127,10 +128,15 @@ def served(
             url = url_of(opened, host, tls=chosen is not None)
             if port and not url.endswith(f":{port}"):
                 say(f"port {port} is taken: listening at {url.rpartition(':')[2]}")
-            link = f"{url}/signin?token={trial_token()}" if access.on_trial else url
-            say(f"dashboard at {link}, REST API at {url}/api/v1{protected(host, chosen)}")
-            if access.on_trial:
-                say(f"no owner has a token: this link, and the token in {trial_file()}, permit everything")
+            token = trial_token() if access.on_trial else None
+            shown = token is not None and sys.stdout.isatty()  # a service's log has other readers
+            say(
+                f"dashboard at {url}{f'/signin?token={token}' if shown else ''}, "
+                f"REST API at {url}/api/v1{protected(host, chosen)}"
+            )
+            if token is not None:
+                which = "this link, and the token" if shown else "the token"
+                say(f"no owner has a token: {which} in {trial_file()} permit{'' if shown else 's'} everything")
         if settings.metrics is not None or settings.listening is not None:
             stack.enter_context(beside(settings, say=say))
         yield

@@ -120,7 +120,9 @@ def read_text(path: Path, problems: Problems) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        problems.stop(f"cannot read the file: {error.strerror or error}", where=str(path), hint="check the path")
+        denied = isinstance(error, PermissionError)
+        hint = "let this user read the file, and enter its directories" if denied else "check the path"
+        problems.stop(f"cannot read the file: {error.strerror or error}", where=str(path), hint=hint)
     _check_size(len(data), source=str(path), problems=problems)
     try:
         return data.decode("utf-8-sig")

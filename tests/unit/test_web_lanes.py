@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from headwater.cli.serve import TlsOptions, served
 from headwater.core.errors import Denied, DeploymentError
 from headwater.dataflow.graph import Dataflow
 from headwater.web import lanes
-from headwater.web.access import Access, NotKnown, trial_file
+from headwater.web.access import Access, NotKnown, trial_file, trial_token
 from headwater.web.api import about, events
 from headwater.web.dashboard import frame as framing
 from headwater.web.dashboard.feed import ViewFeed
@@ -170,7 +171,18 @@ def test_a_page_whose_token_is_revoked_shows_nothing_more(tmp_path: Path, monkey
 # ---------------------------------------------------------------- trial mode
 
 
-def test_the_link_of_up_signs_a_browser_in(tmp_path: Path) -> None:
+def test_the_log_of_a_service_holds_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    said: list[str] = []
+    options: dict[str, Any] = {"home": tmp_path, "say": said.append, "trust_code": False, "zones": ()}
+    with place(tmp_path), served(str(free_port()), None, None, tls=TlsOptions(None, None, None), **options):
+        text = "\n".join(said)
+        assert "dashboard at" in text and str(trial_file()) in text
+        assert trial_token() not in text
+
+
+def test_the_link_of_up_signs_a_browser_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     said: list[str] = []
     port = free_port()
     tls = TlsOptions(None, None, None)
