@@ -155,16 +155,15 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def _first(started: subprocess.Popen[bytes], log: Path) -> int:
-    """Wait until systemd is the first process of the container and has booted; return its id."""
+    """Wait until systemd, the first process of the container, has booted; return its id."""
     deadline = time.monotonic() + INSTALL_SECONDS
     while time.monotonic() < deadline:
         if started.poll() is not None:
             skipped(f"this machine boots no container: {log.read_text()[-500:]}")
         for one in psutil.Process(started.pid).children(recursive=True):
             try:
-                if one.cmdline()[:1] == ["/usr/lib/systemd/systemd"]:
-                    found = Machine(one.pid)
-                    found.run("systemctl", "is-system-running", "--wait", check=False)
+                is_first = one.cmdline()[:1] == ["/usr/lib/systemd/systemd"]
+                if is_first and Machine(one.pid).run("systemctl", "is-system-running", check=False) == "running\n":
                     return one.pid
             except psutil.NoSuchProcess:
                 continue
