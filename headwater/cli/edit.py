@@ -60,7 +60,7 @@ def move(
         str,
         typer.Option(
             "--to",
-            help="The target layer or host.",
+            help="The target layer, host or zone.",
             show_default=False,
             autocompletion=complete.layers,
         ),
@@ -80,7 +80,7 @@ def move(
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Move an operator with its state, while it runs, to another layer or host, for all locations or for one.
+    """Move an operator with its state, while it runs, to another layer or host, for all locations or for one; or to a zone.
 
     On a move upwards the operators behind it move as well, on a move downwards those before it.
     """

@@ -6,24 +6,22 @@ the model. Checks of one value come first, then those of the whole tree.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from headwater.continuum.access import access_of
 from headwater.continuum.broker import Broker, ChannelKind, broker_of, channels_of, check_reach
+from headwater.continuum.links import LinkDraft, check_links, joined_to, links_of, quantities
 from headwater.continuum.sparksettings import SparkSettings, settings_of, small_of
 from headwater.continuum.yamltree import Fields, Items, Leaf, Problems, YamlNode
 from headwater.core.address import ADDRESS, PLACE
 from headwater.core.permissions import Permissions
-from headwater.core.quantity import QuantityError, parse_bandwidth, parse_duration
+from headwater.core.quantity import QuantityError
 from headwater.core.requirement import ATTRIBUTE, Capabilities, offered
-from headwater.core.text import shown
+from headwater.core.text import closest, shown
 
 MAX_LAYERS = 64
-MAX_LATENCY = 86_400.0
-"""Seconds; a link that takes longer than a day is a mistake."""
 DEFAULT_NAME = "continuum"
 
 # Names become names of files: no separators, no hidden files, no names that look like options.
@@ -86,6 +84,8 @@ class ContinuumDraft:
     name: str = DEFAULT_NAME
     layers: list[str] = field(default_factory=list)
     zones: dict[str, ZoneDraft] = field(default_factory=dict)
+    links: list[LinkDraft] = field(default_factory=list)
+    """Those beside the links to parents; each names first the zone of the lower layer."""
 
 
 def draft_of(root: YamlNode, problems: Problems) -> ContinuumDraft:
@@ -94,14 +94,6 @@ def draft_of(root: YamlNode, problems: Problems) -> ContinuumDraft:
     _ZoneTree(draft, problems).check()
     problems.raise_any()
     return draft
-
-
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return `did you mean ...?` for names close to `name`, or None."""
-    # Bounded: comparing is quadratic in the length and linear in the number of names.
-    candidates = [k for _, k in zip(range(2000), known, strict=False) if len(k) <= 100]
-    found = difflib.get_close_matches(name, candidates, n=3, cutoff=0.5) if len(name) <= 100 else []
-    return f"did you mean {' or '.join(found)}?" if found else None
 
 
 def _some(names: list[str]) -> str:
@@ -127,7 +119,7 @@ class _Declarations:
                 where=root.where,
                 hint="begin with name:, layers:, zones:",
             )
-        fields = self._known(root, ("name", "layers", "zones"), of="the continuum")
+        fields = self._known(root, ("name", "layers", "zones", "links"), of="the continuum")
         draft = ContinuumDraft()
         if (name := fields.get("name")) is not None:
             draft.name = self._name(name, "the continuum's name") or draft.name
@@ -144,6 +136,7 @@ class _Declarations:
         for zone in draft.zones.values():
             self._name_anonymous_host(zone)
             self._check_nodes(zone, draft.zones)
+        draft.links = links_of(fields.get("links"), draft.zones, self._problems)
         return draft
 
     def _layers(self, node: YamlNode | None, root_where: str) -> list[str]:
@@ -261,33 +254,7 @@ class _Declarations:
             )
             return
         fields = self._known(node, ("bandwidth", "latency"), of=of)
-        try:
-            if (text := self._quantity(fields.get("bandwidth"), "bandwidth", of, "10Mbit/s")) is not None:
-                zone.bandwidth = parse_bandwidth(text)
-                if zone.bandwidth == 0:
-                    raise QuantityError("a bandwidth of 0 carries no data", hint="leave it out for unlimited")
-                if zone.bandwidth < 1:
-                    raise QuantityError(f"bandwidth {shown(text)} is too small", hint="write at least 1bit/s")
-        except QuantityError as error:
-            self._problems.add(f"bandwidth of {of}: {error.what}", where=fields["bandwidth"].where, hint=error.hint)
-        try:
-            if (text := self._quantity(fields.get("latency"), "latency", of, "20ms")) is not None:
-                zone.latency = parse_duration(text)
-                if zone.latency > MAX_LATENCY:
-                    raise QuantityError(f"latency {shown(text)} is too large", hint="write at most 24h")
-        except QuantityError as error:
-            self._problems.add(f"latency of {of}: {error.what}", where=fields["latency"].where, hint=error.hint)
-
-    def _quantity(self, node: YamlNode | None, what: str, of: str, example: str) -> str | None:
-        if node is None or (isinstance(node, Leaf) and node.value is None):
-            return None
-        if isinstance(node, Leaf) and isinstance(node.value, str):
-            return node.value
-        if what == "latency" and isinstance(node, Leaf) and node.value == 0 and node.value is not False:
-            return None
-        # A number without a unit is ambiguous: bits or bytes, s or ms.
-        self._problems.add(f"{of}: {what} {node} has no unit", where=node.where, hint=f"write {what}: {example}")
-        return None
+        zone.bandwidth, zone.latency = quantities(fields, of=of, problems=self._problems)
 
     def _address(self, node: YamlNode | None, of: str, form: re.Pattern[str], example: str) -> str | None:
         if node is None or (isinstance(node, Leaf) and node.value is None):
@@ -451,6 +418,7 @@ class _ZoneTree:
     """Check the zones together."""
 
     def __init__(self, draft: ContinuumDraft, problems: Problems) -> None:
+        self._draft = draft
         self._zones = draft.zones
         self._index = {name: position for position, name in enumerate(draft.layers)}
         self._problems = problems
@@ -460,6 +428,7 @@ class _ZoneTree:
     def check(self) -> None:
         self._check_parents()
         self._check_cycles()
+        self._check_links()
         self._check_roots()
         self._check_layer_order()
         self._check_locations()
@@ -511,15 +480,28 @@ class _ZoneTree:
             hint="one of these zones needs a parent nearer to the root, or none",
         )
 
+    def _check_links(self) -> None:
+        ranks = {zone.name: self._index.get(zone.layer_name, 0) for zone in self._zones.values()}
+        ways = {zone.name: [above.name for above in self._chain(zone)] for zone in self._zones.values()}
+        self._draft.links = check_links(self._draft.links, ranks, ways, self._problems)
+
     def _check_roots(self) -> None:
+        """Check that there is one root, or that links join the others' zones to the first one's."""
         roots = [zone for zone in self._zones.values() if not zone.has_parent]
+        if len(roots) < 2:
+            return
+        tops = {zone.name: self._chain(zone)[-1].name for zone in self._zones.values()}
+        near = joined_to(roots[0].name, [(tops[a], tops[b]) for a, b in (link.zones for link in self._draft.links)])
         for zone in roots[1:]:
+            if zone.name in near:
+                continue
             self._whole = False
             self._problems.add(
                 f"zone {zone.name} has no parent, but zone {roots[0].name}, {_line(roots[0].where)}, "
-                "is already the root",
+                "is already the root, and no link joins them",
                 where=zone.where,
-                hint=f"write a parent for {zone.name}; a continuum is one tree",
+                hint=f"write a parent for {zone.name}; or, for a second cloud, "
+                f"links: [{{between: [{roots[0].name}, {zone.name}]}}]",
             )
 
     def _check_layer_order(self) -> None:

@@ -1,12 +1,13 @@
-"""Where a dataflow can run: a tree of zones with hosts and links.
+"""Where a dataflow can run: trees of zones with hosts and links.
 
-A zone covers the locations it lists and those its children cover. The zones
+There is one tree, or several that links join: several clouds. Further links join zones of one tree. A zone covers the locations it lists and those its children cover. The zones
 that list a location lie on one path to the root, so each layer covers a
 location at most once and its data can always go up from zone to zone.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,15 +19,17 @@ from pydantic_core import CoreSchema
 
 from headwater.continuum.access import access_data
 from headwater.continuum.broker import Broker, ChannelKind
-from headwater.continuum.draft import ZoneDraft, closest, draft_of
+from headwater.continuum.draft import ZoneDraft, draft_of
 from headwater.continuum.sparksettings import SparkSettings
 from headwater.continuum.yamltree import Problems, YamlNode, read_text, tree_of_data, tree_of_text
 from headwater.core.address import Address
 from headwater.core.errors import ContinuumError
 from headwater.core.jsonform import custom_schema
 from headwater.core.permissions import Permissions
+from headwater.core.place import place_of_zone, zone_named
 from headwater.core.quantity import format_bandwidth, format_duration
 from headwater.core.requirement import Capabilities, Requirement
+from headwater.core.text import closest
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def strongest(hosts: Iterable[Host]) -> Host:
 
 @dataclass(frozen=True)
 class Link:
-    """The connection from a zone to its parent: bits per second (None: unlimited) and seconds."""
+    """The connection from a zone to its parent, or to any other: bits per second (None: unlimited) and seconds."""
 
     lower: str
     upper: str
@@ -147,7 +150,7 @@ class Zone:
 
 @dataclass(frozen=True)
 class Continuum:
-    """Zones in a tree, in written order.
+    """Zones in trees, in written order; ``cross_links`` join zones that are not parent and child.
 
     Build one with `from_yaml`, `from_text` or `from_data`, which check
     everything; the constructor trusts its arguments.
@@ -156,6 +159,7 @@ class Continuum:
     name: str
     layers: tuple[Layer, ...]
     zones: tuple[Zone, ...]
+    cross_links: tuple[Link, ...] = ()
     locations: tuple[str, ...] = field(init=False, compare=False)
     _zones: Mapping[str, Zone] = field(init=False, repr=False, compare=False)
     _children: Mapping[str, tuple[Zone, ...]] = field(init=False, repr=False, compare=False)
@@ -206,6 +210,7 @@ class Continuum:
             name=draft.name,
             layers=tuple(Layer(name, index) for index, name in enumerate(draft.layers)),
             zones=tuple(_zone(zone) for zone in draft.zones.values()),
+            cross_links=tuple(Link(*link.zones, link.bandwidth, link.latency) for link in draft.links),
         )
 
     @classmethod
@@ -218,12 +223,18 @@ class Continuum:
             "name": self.name,
             "layers": [layer.name for layer in self.layers],
             "zones": {zone.name: _zone_data(zone) for zone in self.zones},
+            **({"links": [_link_data(link) for link in self.cross_links]} if self.cross_links else {}),
         }
 
     @cached_property
     def root(self) -> Zone:
-        """Return the zone without a parent."""
-        return next(zone for zone in self.zones if zone.link is None)
+        """Return the zone without a parent; of several, the first."""
+        return self.tops[0]
+
+    @cached_property
+    def tops(self) -> tuple[Zone, ...]:
+        """Return the zones without a parent: the root of each tree."""
+        return tuple(zone for zone in self.zones if zone.link is None)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -280,8 +291,8 @@ class Continuum:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """Return the links of all zones but the root to their parents."""
-        return tuple(zone.link for zone in self.zones if zone.link is not None)
+        """Return the links of zones to their parents, then all others."""
+        return (*(zone.link for zone in self.zones if zone.link is not None), *self.cross_links)
 
     def zone(self, name: str) -> Zone:
         """Return the zone; raise ContinuumError with close matches if there is none."""
@@ -325,9 +336,54 @@ class Continuum:
         return tuple(zone.link for zone in self.path_up(lower, upper)[:-1] if zone.link is not None)
 
     def links_between(self, one: str, other: str) -> tuple[Link, ...]:
-        """Return the links between a zone and one above or below it, lowest first."""
-        below = any(zone.name == one for zone in self.ancestors(other))
-        return self.links_up(other, one) if below else self.links_up(one, other)
+        """Return the links that rows cross from one zone to another.
+
+        Between a zone and one above it, those of the tree, lowest first. Else the route with the fewest links, from
+        ``one`` on; of several, one that goes up the tree first. Raises ContinuumError if there is none.
+        """
+        if any(zone.name == one for zone in self.ancestors(other)):
+            return self.links_up(other, one)
+        if any(zone.name == other for zone in self.ancestors(one)):
+            return self.links_up(one, other)
+        return self._route(self.zone(one).name, self.zone(other).name)
+
+    def _route(self, one: str, other: str) -> tuple[Link, ...]:
+        if one not in self._last:
+            last: dict[str, tuple[str, Link]] = {}
+            todo = deque([one])
+            while todo:
+                at = todo.popleft()
+                for zone, link in self._near[at]:
+                    if zone != one and zone not in last:
+                        last[zone] = at, link
+                        todo.append(zone)
+            self._last[one] = last
+        links: list[Link] = []
+        at = other
+        while at != one:
+            if at not in self._last[one]:
+                raise ContinuumError(f"no link leads from zone {one} to zone {other}", hint="declare one under links:")
+            at, link = self._last[one][at]
+            links.append(link)
+        return tuple(reversed(links))
+
+    @cached_property
+    def _last(self) -> dict[str, dict[str, tuple[str, Link]]]:
+        """By zone, for each other zone the one before it on the way, and the link between them; filled on demand."""
+        return {}
+
+    @cached_property
+    def _near(self) -> Mapping[str, tuple[tuple[str, Link], ...]]:
+        """By zone, the zones that it has a link to: the parent, those below it, and others."""
+        found: dict[str, list[tuple[str, Link]]] = {zone.name: [] for zone in self.zones}
+        for zone in self.zones:
+            if zone.link is not None:
+                found[zone.name].append((zone.link.upper, zone.link))
+        for link in self.links:
+            found[link.upper].append((link.lower, link))
+        for link in self.cross_links:
+            found[link.lower].append((link.upper, link))
+        return {name: tuple(near) for name, near in found.items()}
 
     def layer_index(self, layer: str) -> int:
         """Return the index of the layer, 0 where data arises; raise if there is no such layer."""
@@ -335,6 +391,21 @@ class Continuum:
             return index
         hint = closest(layer, self._layers) or f"the layers are {_some(list(self._layers))}"
         raise ContinuumError(f"no layer {layer!r} in continuum {self.name}", hint=hint)
+
+    def height(self, place: str) -> int:
+        """Return the index of the layer of a place (``headwater.core.place``); raise if there is no such place."""
+        name = zone_named(place)
+        return self.layer_index(place if name is None else self.zone(name).layer)
+
+    def zone_at(self, place: str, location: str) -> Zone | None:
+        """Return the zone in which a place takes the rows of a location; None if no zone of a layer covers it."""
+        name = zone_named(place)
+        return self.covering(place, location) if name is None else self.zone(name)
+
+    def place_of(self, zone: str, location: str) -> str:
+        """Return the place in which a zone takes the rows of a location: its layer, where it covers the location."""
+        covering = self.covering(self.zone(zone).layer, location)
+        return covering.layer if covering is not None and covering.name == zone else place_of_zone(zone)
 
     def covering(self, layer: str, location: str) -> Zone | None:
         """Return the one zone of the layer that covers the location, None if none does."""
@@ -386,14 +457,23 @@ def _zone(draft: ZoneDraft) -> Zone:
     )
 
 
+def _quantities(link: Link) -> dict[str, object]:
+    data: dict[str, object] = {}
+    if link.bandwidth is not None:
+        data["bandwidth"] = format_bandwidth(link.bandwidth, exact=True)
+    if link.latency:
+        data["latency"] = format_duration(link.latency, exact=True)
+    return data
+
+
+def _link_data(link: Link) -> dict[str, object]:
+    return {"between": [link.lower, link.upper], **_quantities(link)}
+
+
 def _zone_data(zone: Zone) -> dict[str, object]:
     data: dict[str, object] = {"layer": zone.layer}
     if zone.link is not None:
-        link: dict[str, str] = {}
-        if zone.link.bandwidth is not None:
-            link["bandwidth"] = format_bandwidth(zone.link.bandwidth, exact=True)
-        if zone.link.latency:
-            link["latency"] = format_duration(zone.link.latency, exact=True)
+        link = _quantities(zone.link)
         data |= {"parent": zone.link.upper} | ({"link": link} if link else {})
     if zone.at is not None:
         data["at"] = zone.at

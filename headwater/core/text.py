@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import reprlib
+from collections.abc import Iterable
 from typing import Any
 
 _DIGITS = 400  # bits of a number that is written out
@@ -45,3 +47,11 @@ def printable(text: str, most: int = 600) -> str:
     'a\\x1b[31mb'
     """
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in cut(text, most))
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return `did you mean ...?` for names close to `name`, or None."""
+    # Bounded: comparing is quadratic in the length and linear in the number of names.
+    candidates = [k for _, k in zip(range(2000), known, strict=False) if len(k) <= 100]
+    found = difflib.get_close_matches(name, candidates, n=3, cutoff=0.5) if len(name) <= 100 else []
+    return f"did you mean {' or '.join(found)}?" if found else None

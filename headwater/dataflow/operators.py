@@ -39,6 +39,7 @@ class Operator:
     id: str
     inputs: tuple[str, ...] = ()
     layer: str | None = None
+    """The place of the last mark before it: a layer, or ``zone NAME`` (``headwater.core.place``)."""
     requires: Requirement = Requirement()
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 from headwater.core.errors import DataflowError, HeadwaterError
+from headwater.core.place import place_of_zone
 from headwater.core.requirement import Requirement
 from headwater.core.text import cut
 from headwater.dataflow import habits, sinks, stateful
@@ -134,6 +135,14 @@ class StreamBase(habits.NameGuard):
         whole = self if stays else self.select(*map(quoted, self.columns))
         below = replace(whole, next_layer=layer, next_requires=Requirement())
         return below._then(ops.ToLocations, column=column, copies=by is None)
+
+    def to_zone(self, zone: Place) -> Self:
+        """Run the following operators in this zone, for the rows of all locations: ``.to_zone("cloud-b")``.
+
+        The zone may be a second cloud, another site, or an edge. Rows cross a link that the continuum declares between
+        the zones, or else the tree of zones. Like ``to_layer``, it drops earlier requirements.
+        """
+        return replace(self, next_layer=place_of_zone(zone), next_requires=Requirement())
 
     def require(self, *predicates: Place) -> Self:
         """Run later operators only on hosts with these capabilities: ``require("gpu = true", "n_cpu >= 4")``."""

@@ -2,7 +2,7 @@
 
 Model: FlowUnits, section III. Contiguous operators on the same hosts for the same locations form a unit; the
 job's locations decide which zones get an instance of it; requirements decide the hosts inside a zone. Data moves up
-the tree of zones, and down where rows name their location.
+the tree of zones, down where rows name their location, and over any links to a zone that the dataflow names.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from headwater.continuum.model import Continuum, Zone, strongest
 from headwater.core.errors import ErrorList, HeadwaterError, PlacementError, suggestion
+from headwater.core.place import place_of_zone, zone_named
 from headwater.core.requirement import Requirement
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Select, ToLocations, Watermark
@@ -33,28 +34,51 @@ _UNNAMED = re.compile(r"select(-\d+)?|.+\.columns(-\d+)?")
 
 
 def marked_layers(dataflow: Dataflow, continuum: Continuum) -> dict[str, str]:
-    """Return each operator's layer as marked by ``to_layer`` in the dataflow."""
+    """Return each operator's place as marked by ``to_layer`` or ``to_zone``: a layer, or ``zone NAME``.
+
+    An operator without a mark has the highest place of its inputs. Raises ErrorList with a reason per operator.
+    """
     layers: dict[str, str] = {}
     problems: list[HeadwaterError] = []
     for id_ in dataflow.order:
         operator = dataflow[id_]
-        inherited = [layers[i] for i in operator.inputs if i in layers]
-        lowest = max(inherited, key=continuum.layer_index, default=continuum.layers[0].name)
-        wanted = operator.layer or lowest
-        known = [layer.name for layer in continuum.layers]
-        if wanted not in known:
-            problems.append(
-                PlacementError(
-                    f"there is no layer '{wanted}'",
-                    where=operator.where,
-                    hint=suggestion(wanted, known, "the layers are"),
+        inherited = dict.fromkeys(layers[i] for i in operator.inputs)
+        highest = max(inherited, key=continuum.height, default=continuum.layers[0].name)
+        layers[id_] = operator.layer or highest
+        if operator.layer is None:
+            level = [x for x in inherited if continuum.height(x) == continuum.height(highest)]
+            if len(level) > 1:
+                problems.append(
+                    PlacementError(
+                        f"has inputs in {' and in '.join(level)}, and no mark of its own",
+                        where=operator.where,
+                        hint="put to_zone or to_layer with one place behind both inputs",
+                    )
                 )
-            )
-            wanted = lowest
-        layers[id_] = wanted
+        elif (problem := _unknown_place(operator.layer, continuum, operator.where)) is not None:
+            problems.append(problem)
+            layers[id_] = highest
     if problems:
         raise ErrorList(problems)
     return layers
+
+
+def _unknown_place(place: str, continuum: Continuum, where: str) -> PlacementError | None:
+    """Return an error if a marked place is not in the continuum."""
+    zones, layers = [zone.name for zone in continuum.zones], [layer.name for layer in continuum.layers]
+    if (zone := zone_named(place)) is not None:
+        if zone in zones:
+            return None
+        hint = f"for the layer, write to_layer('{zone}')" if zone in layers else None
+        return PlacementError(
+            f"there is no zone '{zone}'", where=where, hint=hint or suggestion(zone, zones[:20], "the zones are")
+        )
+    if place in layers:
+        return None
+    hint = f"for the zone, write to_zone('{place}')" if place in zones else None
+    return PlacementError(
+        f"there is no layer '{place}'", where=where, hint=hint or suggestion(place, layers, "the layers are")
+    )
 
 
 def annotated(dataflow: Dataflow, continuum: Continuum) -> Deployment:
@@ -64,7 +88,7 @@ def annotated(dataflow: Dataflow, continuum: Continuum) -> Deployment:
 
 def one_unit(dataflow: Dataflow, continuum: Continuum) -> Deployment:
     """Place all operators, sources too, in the root zone: ship all data to the cloud."""
-    return in_layers(dataflow, continuum, dict.fromkeys(dataflow.order, continuum.root.layer))
+    return in_layers(dataflow, continuum, dict.fromkeys(dataflow.order, place_of_zone(continuum.root.name)))
 
 
 def unit_per_operator(dataflow: Dataflow, continuum: Continuum) -> Deployment:
@@ -82,10 +106,11 @@ def in_layers(
     cuts: frozenset[Edge] = frozenset(),
     only: Mapping[str, Collection[str]] | None = None,
 ) -> Deployment:
-    """Place each operator in the zone of its layer, on all hosts that meet its requirements.
+    """Place each operator in the zone of its place, on all hosts that meet its requirements.
 
-    ``at`` gives other layers for a location; ``only`` the locations of operators that take the rows of some. Of hosts
-    with agents of their own, all run the units that can be divided by key, and only the strongest runs other units.
+    ``layers``: the places, as of ``marked_layers``. ``at`` gives others for a location; ``only`` the locations of
+    operators that take the rows of some. Of hosts with agents of their own, all run the units that can be divided by
+    key, and only the strongest runs other units.
     Raises ErrorList with a reason per operator and zone.
     """
     locations = locations_of(dataflow, continuum)
@@ -104,7 +129,7 @@ def in_layers(
                 continue
             layer = (at or {}).get(location, {}).get(id_) or layers[id_]
             if (layer, location) not in covering:
-                covering[layer, location] = continuum.covering(layer, location)
+                covering[layer, location] = continuum.zone_at(layer, location)
                 first[layer, location] = id_
             zone = covering[layer, location]
             if zone is None:
@@ -152,7 +177,7 @@ def _unknown_layers(
             if operator not in dataflow:
                 text = f"operator '{operator}', placed in layer {layer} at {location}, is unknown"
                 strange(text, operator, dataflow.order, "its operators are")
-            if layer not in known:
+            if layer not in known and zone_named(layer) is None:
                 text = f"layer '{layer}', given to '{operator}' at {location}, is unknown"
                 strange(text, layer, known, "the layers are")
     return problems

@@ -108,24 +108,22 @@ class Deployment:
     placement: Placement
 
 
-def layer_of(continuum: Continuum, hosts: HostNames) -> str:
-    """Return the layer of some hosts."""
-    return continuum.zone(continuum.host(hosts[0]).zone).layer
-
-
 def layers_of(
     placement: Placement, continuum: Continuum, operators: Iterable[str]
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return each operator's layer at most locations, and by location the operators in another layer."""
+    """Return each operator's place at most locations, and by location the operators in another place.
+
+    It is a layer, or ``zone NAME`` where a zone takes rows of a location that it does not cover.
+    """
     layers: dict[str, str] = {}
     at: dict[str, dict[str, str]] = {}
-    known: dict[HostNames, str] = {}
+    known: dict[tuple[HostNames, str], str] = {}
     for operator in operators:
         found = {}
         for location, hosts in placement.of(operator).items():
-            if hosts not in known:
-                known[hosts] = layer_of(continuum, hosts)
-            found[location] = known[hosts]
+            if (hosts, location) not in known:
+                known[hosts, location] = continuum.place_of(continuum.host(hosts[0]).zone, location)
+            found[location] = known[hosts, location]
         layers[operator] = Counter(found.values()).most_common(1)[0][0]
         for location, layer in found.items():
             if layer != layers[operator]:

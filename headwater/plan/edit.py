@@ -12,19 +12,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from headwater.core.errors import HeadwaterError, PlacementError, suggestion
+from headwater.core.place import place_of_zone, zone_named
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import ToLocations, Watermark
 from headwater.dataflow.sources import Source
 from headwater.plan.build import build, in_layers
 from headwater.plan.deployment import Deployment, Edge, HostNames
 from headwater.plan.model import DeploymentPlan, Unit
-from headwater.plan.nodes import groups_of
+from headwater.plan.nodes import divides, groups_of
 from headwater.plan.pieces import why_apart
 
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """Put an operator, or those of a unit, into another layer or onto a host, for all locations or for one."""
+    """Put an operator, or those of a unit, into another layer or onto a host, for all locations or for one; or into
+    a zone, for all."""
 
     operator: str
     to: str
@@ -73,11 +75,12 @@ def edited(plan: DeploymentPlan, edit: Edit) -> Deployment:
 
 
 def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None = None) -> Deployment:
-    """Put an operator into another layer or onto a host, with the neighbours that must follow.
+    """Put an operator into another layer, onto a host or into a zone, with the neighbours that must follow.
 
-    Upwards, the operators after it follow, downwards those before it, except over a way down the tree. The name of a
-    unit stands for its operators except sources, with its node for its locations only. ``location`` limits the move
-    to the rows of one location. Raises PlacementError if a source would have to move: its data stays where it is.
+    Upwards, the operators after it follow, downwards those before it, except over a way down the tree. A zone that does
+    not cover its locations takes all its rows; operators after it that several zones run follow. The name of a unit
+    stands for its operators except sources, with its node for its locations only. ``location`` limits the move to the
+    rows of one location. Raises PlacementError if a source would have to move: its data stays where it is.
     """
     flow, continuum = plan.dataflow, plan.continuum
     if operator not in flow.order and operator in _unit_names(plan):
@@ -85,8 +88,8 @@ def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None =
     _known("operator or unit", operator, (*flow.order, *_unit_names(plan)))
     layers = [known.name for known in continuum.layers]
     hosts = {} if to in layers else {host.name: host for host in continuum.hosts}
-    _known("layer or host", to, (*layers, *hosts))
-    layer = to if to in layers else continuum.zone(hosts[to].zone).layer
+    zones = [zone.name for zone in continuum.zones]
+    _known("layer, host or zone", zone_named(to) or to, (*layers, *hosts, *zones))
     if location is not None:
         _known("location", location, plan.locations)
     placed = plan.deployment.placement.of(operator)
@@ -97,18 +100,33 @@ def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None =
             where=flow[operator].where,
             hint=f"its locations are {', '.join(x for x in plan.locations if x in placed)}",
         )
+    covered = set(continuum.covered(hosts[to].zone)) if to in hosts else set()
+    if to not in layers and (zone := zone_named(to) or to) in zones and covered.isdisjoint(moving):
+        return _into_zone(plan, operator, zone, location)
+    layer = to if to in layers else continuum.zone(hosts[to].zone).layer
     deployment = _in_layer(plan, operator, layer, moving)
     if to in layers:
         return deployment
-    covered = set(continuum.covered(hosts[to].zone))
     there = [x for x in moving if x in covered]
     if not there:
         raise PlacementError(
             f"host {to} is in zone {hosts[to].zone}, which covers none of {', '.join(moving)}",
             where=flow[operator].where,
-            hint="name a host of a zone above its source",
+            hint=f"name a host of a zone above its source, or the zone for all rows: --to {hosts[to].zone}",
         )
     return replace(deployment, placement=deployment.placement.replaced({operator: dict.fromkeys(there, (to,))}))
+
+
+def _into_zone(plan: DeploymentPlan, operator: str, zone: str, location: str | None) -> Deployment:
+    """Put an operator into a zone for all locations, with those after it that cannot divide its rows."""
+    if location is not None:
+        raise PlacementError(
+            f"zone {zone} does not cover {location}: it takes the rows of all locations together, or of none",
+            where=plan.dataflow[operator].where,
+            hint="leave out --at",
+        )
+    placed = plan.deployment.placement.of(operator)
+    return _in_layer(plan, operator, place_of_zone(zone), [x for x in plan.locations if x in placed])
 
 
 def _move_unit(plan: DeploymentPlan, name: str, to: str, location: str | None) -> Deployment:
@@ -145,8 +163,11 @@ def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer
 
     Operators that read a stream from above keep doing so: beyond them nothing follows.
     """
-    flow, height = plan.dataflow, plan.continuum.layer_index
+    flow, height = plan.dataflow, plan.continuum.height
     upwards = height(layer) > height(layers[operator])
+    if zone_named(layer) is not None:
+        followers = {c for c in _after(flow, operator, lambda p, c: _must_follow(plan, p, c, layer)) if c != operator}
+        return [id_ for id_ in flow.order if id_ == operator or id_ in followers]
 
     def goes_up(parent: str, id_: str) -> bool:
         # What gives rows to locations may go below its input, which is to see all rows.
@@ -157,6 +178,7 @@ def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer
         id_
         for id_ in flow.order
         if id_ in along and (height(layers[id_]) < height(layer) if upwards else height(layers[id_]) > height(layer))
+        or (id_ == operator and zone_named(layers[id_]) is not None)
     ]
     for id_ in moved:
         if isinstance(flow[id_], Source) and id_ != operator:
@@ -166,6 +188,15 @@ def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer
                 hint=f"if its data can be read there, move it first: headwater move {id_} --to {layer}",
             )
     return moved
+
+
+def _must_follow(plan: DeploymentPlan, parent: str, id_: str, place: str) -> bool:
+    """Return whether an operator cannot stay when a zone takes all rows of its input."""
+    if divides(plan.dataflow, id_, parent):
+        return False
+    zones = {plan.continuum.host(hosts[0]).zone for hosts in plan.deployment.placement.of(id_).values()}
+    heights = {plan.continuum.height(plan.layer(id_, x)) for x in plan.deployment.placement.of(id_)}
+    return len(zones) > 1 or max(heights) < plan.continuum.height(place)
 
 
 def split(plan: DeploymentPlan, unit: str, after: str) -> Deployment:
@@ -235,6 +266,13 @@ def fuse(plan: DeploymentPlan, first: str, second: str, *, layer: str | None = N
             f"{first} is in layer {one.layer}, {second} in {other.layer}",
             where="fuse",
             hint=f"choose the layer: --to {' or --to '.join(sorted({one.layer, other.layer}))}",
+        )
+    places = [{u.zone for u in plan.units if u.operators == unit.operators} for unit in (one, other)]
+    if layer is None and places[0].isdisjoint(places[1]):
+        raise PlacementError(
+            f"{first} is in zone {one.zone}, {second} in zone {other.zone}",
+            where="fuse",
+            hint=f"move one of them first: headwater move {other.name} --to {one.zone}",
         )
     if layer is not None:
         _check_one_layer(plan, operators)

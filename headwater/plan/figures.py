@@ -110,9 +110,9 @@ class FlowFigures:
         return min(1.0, math.sqrt(groups) if finer else groups)
 
     def _zones(self, layer: str | None) -> int:
-        """Return the number of zones of a layer with the dataflow's locations; without a layer, of the lowest."""
+        """Return the number of zones of a place with the dataflow's locations; without one, of the lowest layer."""
         name = layer or self.continuum.layers[0].name
-        zones = {self.continuum.covering(name, x) for x in self.locations}
+        zones = {self.continuum.zone_at(name, x) for x in self.locations}
         return max(1, len({zone.name for zone in zones if zone is not None}))
 
     def bytes_out(self, id_: str) -> float:

@@ -1,7 +1,8 @@
 """The nodes on which each operator takes the rows of each location, and checks of them. Pure.
 
-Data moves up the tree of zones, and down to the zones of a location where rows name their location. Other rows of two
-locations that were merged stay together: from then on they are in one query or one channel.
+Data moves up the tree of zones, and down to the zones of a location where rows name their location. All rows of an
+operator together may go to any zone. Other rows of two locations that were merged stay together: from then on they are
+in one query or one channel.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 
 from headwater.continuum.model import Continuum
 from headwater.core.errors import ContinuumError, ErrorList, HeadwaterError, PlacementError, suggestion
+from headwater.core.place import zone_named
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.operators import ToLocations
+from headwater.dataflow.operators import Operator, ToLocations
 from headwater.dataflow.sinks import Sink
 from headwater.plan.deployment import HostNames, Placement
 
@@ -96,6 +98,7 @@ def _found(
     groups: dict[str, dict[str, NodeGroup]] = {id_: {} for id_ in dataflow.order}
     for id_ in dataflow.order:
         wrong: dict[HostNames, str] = {}
+        foreign: dict[HostNames, str] = {}
         for location in locations:
             if (id_, location) not in placement:
                 if partial and placement.of(id_):
@@ -113,13 +116,15 @@ def _found(
             if group.zone not in covered:
                 covered[group.zone] = frozenset(continuum.covered(group.zone))
             if location not in covered[group.zone]:
-                wrong[hosts] = f"zone {group.zone} does not cover location {location}"
+                foreign[hosts] = f"zone {group.zone} does not cover location {location}"
             groups[id_][location] = group
+        if len({group.zone for group in groups[id_].values()}) > 1:
+            wrong |= foreign  # a zone takes the rows of other locations only with all rows
         problems += [
             PlacementError(
                 f"cannot run on {', '.join(hosts) or 'no host'}: {what}",
                 where=dataflow[id_].where,
-                hint="place it on hosts of one zone that covers the location",
+                hint="place it on hosts of one zone that covers the location, or all of it in one zone",
             )
             for hosts, what in wrong.items()
         ]
@@ -198,7 +203,7 @@ def _direction_problems(
     problems: list[HeadwaterError] = []
     for id_ in dataflow.order:
         for parent in dataflow[id_].inputs:
-            if divides(dataflow, id_, parent):
+            if divides(dataflow, id_, parent) or _takes_all(dataflow[id_], continuum, groups[id_]):
                 continue
             wrong: dict[tuple[str, str], list[str]] = {}
             for location in groups[id_]:
@@ -213,11 +218,20 @@ def _direction_problems(
                         "whose rows do not name their location",
                         where=dataflow[id_].where,
                         hint=f"write to_layer('{low}', location_as='site') for a copy of each row at every location, "
-                        f"or to_layer('{low}', by='COLUMN') with the column that names it; or put '{id_}' in {high} or "
-                        f"higher, or '{parent}' lower",
+                        f"or to_layer('{low}', by='COLUMN') with the column that names it; or to_zone('ZONE') for all "
+                        f"rows in one zone; or put '{id_}' in {high} or higher, or '{parent}' lower",
                     )
                 )
     return problems
+
+
+def _takes_all(operator: Operator, continuum: Continuum, groups: Mapping[str, NodeGroup]) -> bool:
+    """Return whether an operator takes the rows of all its locations in one zone because it was put there by name."""
+    zones = {group.zone for group in groups.values()}
+    if len(zones) != 1:
+        return False
+    (zone,) = zones
+    return zone_named(operator.layer) == zone or not groups.keys() <= set(continuum.covered(zone))
 
 
 def divides(dataflow: Dataflow, id_: str, parent: str) -> bool:
@@ -318,7 +332,8 @@ def _parted(dataflow: Dataflow, continuum: Continuum, groups: NodeGroups) -> lis
                             hint="read the source with location_as='location'",
                         )
                     )
-                down = any(continuum.layer_index(g.layer) < continuum.layer_index(group.layer) for g in apart)
+                above = {group.zone, *(zone.name for zone in continuum.ancestors(group.zone))}
+                down = any(g.zone not in above for g in apart)
                 if len(apart) > 1 and not (down and divides(dataflow, id_, parent)):
                     ways = [f"{g} ({', '.join(own)})" for g, own in apart.items()]
                     problems.append(

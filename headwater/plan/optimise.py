@@ -316,7 +316,8 @@ def _as_marked(flow: Dataflow, before: Dataflow, continuum: Continuum) -> Datafl
     for id_ in flow.order:
         operator = flow[id_]
         above = [flow[i].layer or "" for i in operator.inputs]
-        inherited = max(above, key=continuum.layer_index, default=continuum.layers[0].name)
+        inherited = max(above, key=continuum.height, default=continuum.layers[0].name)
+        lower = all(x == inherited or continuum.height(x) < continuum.height(inherited) for x in above)
         own = id_ in before and before[id_].layer is not None
-        found[id_] = operator if own or operator.layer != inherited else replace(operator, layer=None)
+        found[id_] = operator if own or operator.layer != inherited or not lower else replace(operator, layer=None)
     return replace(flow, operators=tuple(found[o.id] for o in flow.operators))

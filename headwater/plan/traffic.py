@@ -21,7 +21,7 @@ Traffic = Mapping[str, float]
 
 
 def traffic(figures: FlowFigures, layers: Mapping[str, str]) -> Traffic:
-    """Return the bytes per second over each link, with each operator in a layer."""
+    """Return the bytes per second over each link, with each operator in a place."""
     flow, continuum = figures.dataflow, figures.continuum
     found: dict[str, float] = defaultdict(float)
     for id_ in flow.order:
@@ -30,8 +30,8 @@ def traffic(figures: FlowFigures, layers: Mapping[str, str]) -> Traffic:
             continue
         size = figures.bytes_out(id_)
         for location, rows in figures.rows[id_].items():
-            here = continuum.covering(layers[id_], location)
-            there = [continuum.covering(layer, location) for layer in others]
+            here = continuum.zone_at(layers[id_], location)
+            there = [continuum.zone_at(layer, location) for layer in others]
             if here is None or None in there:
                 raise PlacementError(f"no zone for '{id_}' covers location {location}")
             links = {link.name for zone in there if zone for link in continuum.links_between(here.name, zone.name)}

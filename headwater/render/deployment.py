@@ -65,7 +65,8 @@ def _zone_tree(plan: DeploymentPlan) -> Tree:
         for child in plan.continuum.children(zone.name):
             add(child, branch)
 
-    add(plan.continuum.root, tree)
+    for top in plan.continuum.tops:
+        add(top, tree)
     return tree
 
 
@@ -90,6 +91,9 @@ def _unit_branch(plan: DeploymentPlan, unit: Unit, to: Tree, listed: str) -> Non
 
 
 def _crossings(plan: DeploymentPlan) -> Iterator[RenderableType]:
+    if cross := plan.continuum.cross_links:
+        yield Text(f"Links beside the tree: {'; '.join(map(_link_text, cross))}")
+        yield Text("")
     links: dict[str, Link] = {}
     crossing: dict[str, list[Channel]] = {}
     for channel in plan.channels:

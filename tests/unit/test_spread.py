@@ -196,7 +196,7 @@ def test_an_operator_is_moved_to_a_host_alone() -> None:
     assert [u.node for u in moved.units if "count" in u.operators] == ["gpu"]
     up = build(plan.dataflow, CONTINUUM, edit.move(plan, "low", "big"))  # from the edge
     assert [(u.zone, u.node) for u in up.units if "low" in u.operators] == [("C1", "big")]
-    with pytest.raises(PlacementError, match="no layer or host is called 'smal'"):
+    with pytest.raises(PlacementError, match="no layer, host or zone is called 'smal'"):
         edit.move(plan, "count", "smal")
 
 

@@ -62,7 +62,7 @@ def apply(form: ApplyForm, served: Here, asker: Operator) -> Response:
 
 @router.post("/deployments/{name}/move", **_STORES)
 def move(name: NamePath, form: MoveForm, served: Here, asker: Operator) -> Response:
-    """Move a running operator to another layer or host, with its state."""
+    """Move a running operator to another layer, host or zone, with its state."""
     return _edit(name, Move(operator=form.operator, to=form.to, at=form.at), form, served, asker)
 
 

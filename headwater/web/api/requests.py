@@ -164,7 +164,7 @@ class EditForm(Form):
 
 
 class MoveForm(EditForm):
-    """Move an operator to another layer or host, for all locations or one."""
+    """Move an operator to another layer or host, for all locations or one; or to a zone."""
 
     operator: Text = Field(examples=["means"])
     to: Text = Field(description="The layer, or the host.", examples=["edge"])
