@@ -33,7 +33,7 @@ from headwater.app.view import (
     View,
     ZoneSeen,
 )
-from headwater.continuum.model import Continuum, Zone
+from headwater.continuum.model import Continuum, Link, Zone
 from headwater.control.lifecycle import BUSY
 from headwater.control.notify import ChangeNotifier
 from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, ReportRecord, Sample
@@ -349,6 +349,8 @@ class _World:
         self._units: dict[str, list[UnitSeen]] = {}
         self._hosts: dict[tuple[str, str], HostSeen] = {}
         self._links: dict[str, list[LinkSeen]] = {}
+        self._cross: dict[str, Link] = {}
+        """The links that join zones beside the tree."""
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -360,6 +362,7 @@ class _World:
         if id(continuum) not in self._added:
             self._added.add(id(continuum))
             self._layers |= dict.fromkeys(layer.name for layer in continuum.layers)
+            self._cross |= {link.name: link for link in continuum.cross_links}
             self._zones |= {zone.name: zone for zone in continuum.zones}
             self._zone_of |= {node.name: node.zone for node in continuum.nodes}
         for unit in part.units:
@@ -414,9 +417,8 @@ class _World:
     def seen_links(self) -> tuple[LinkSeen, ...]:
         """Return all links, with the traffic of all deployments over each."""
         found = []
-        for zone in self._zones.values():
-            if (link := zone.link) is None:
-                continue
+        links = [zone.link for zone in self._zones.values() if zone.link is not None]
+        for link in (*links, *self._cross.values()):
             parts = self._links.get(link.name, [])
             declared = None if link.bandwidth is None else link.bandwidth / 8
             capacity = _most(p.capacity_bytes_per_s for p in parts)

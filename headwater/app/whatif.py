@@ -441,11 +441,12 @@ def _at_rates(facts: Facts, rates: Rates) -> Facts:
 def _links(plan: DeploymentPlan, facts: Facts, supposed: Supposed) -> Facts:
     """Change links."""
     capacity, delay = dict(facts.capacity), dict(facts.delay)
-    links = {link.lower: link.name for link in plan.continuum.links}
+    links = {zone.name: zone.link.name for zone in plan.continuum.zones if zone.link is not None}
+    links |= {link.name: link.name for link in plan.continuum.cross_links}
     for one in supposed.links:
         name = links.get(one.zone)
         if name is None:
-            root = one.zone == plan.continuum.root.name
+            root = one.zone in [zone.name for zone in plan.continuum.tops]
             raise DeploymentError(
                 f"zone '{one.zone}' has no link to a parent" if root else f"there is no zone '{one.zone}'",
                 where=f"deployment '{plan.dataflow.name}'",

@@ -1,13 +1,13 @@
 """A network of any directed links: several clouds, ways down, links between sites. Pure.
 
 A continuum with ways down is one, and so is the WAN of AELS where not every zone has a link to every other. Data takes
-the route of least latency.
+the route of least latency, unless routes are given.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
@@ -29,10 +29,14 @@ class DirectedLink:
 
 @dataclass(frozen=True, eq=False)
 class Routed:
-    """Zones, numbered from 0 to ``zones`` − 1, and their links; of equally quick routes, the one with fewest links."""
+    """Zones, numbered from 0 to ``zones`` − 1, and their links; of equally quick routes, the one with fewest links.
+
+    ``given``: the route from zone to zone, None if there is none; by default that of least latency.
+    """
 
     zones: int
     links: Mapping[Link, DirectedLink]
+    given: Callable[[int, int], tuple[Link, ...] | None] | None = None
     _ways: dict[int, tuple[Floats, Mapping[int, Link]]] = field(default_factory=dict, repr=False)
     """From each zone: the latency to each other, and the last link of the route to it."""
 
@@ -65,6 +69,8 @@ class Routed:
     def route(self, lower: int, upper: int) -> tuple[Link, ...] | None:
         if lower == upper:
             return ()
+        if self.given is not None:
+            return self.given(lower, upper)
         _, last = self._from(lower)
         found: list[Link] = []
         while upper != lower:
@@ -86,16 +92,22 @@ class Routed:
             one: replace(what, bandwidth=what.bandwidth * times) if link in (None, one) else what
             for one, what in self.links.items()
         }
-        return Routed(self.zones, links)
+        return Routed(self.zones, links, self.given)
 
     def latency(self, link: Link) -> float:
         return self.links[link].latency
 
     def latencies_from(self, zone: int) -> Floats:
-        return self._from(zone)[0]
+        return self._from(zone)[0] if self.given is None else np.array([self._over(zone, x) for x in range(self.zones)])
 
     def latencies_to(self, zone: int) -> Floats:
+        if self.given is not None:
+            return np.array([self._over(lower, zone) for lower in range(self.zones)])
         return np.array([self._from(lower)[0][zone] for lower in range(self.zones)])
+
+    def _over(self, lower: int, upper: int) -> float:
+        route = self.route(lower, upper)
+        return math.inf if route is None else sum(self.latency(link) for link in route)
 
     def queues(self, zones: Sequence[int], flow: StreamFlow) -> Floats | float:
         found = np.full((len(zones), len(zones)), math.inf)

@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema
 
 from headwater.continuum.model import Continuum
 from headwater.core.jsonform import custom_schema
+from headwater.core.place import zone_named
 
 Edge = tuple[str, str]
 """From operator to operator, by name."""
@@ -113,7 +114,7 @@ def layers_of(
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Return each operator's place at most locations, and by location the operators in another place.
 
-    It is a layer, or ``zone NAME`` where a zone takes rows of a location that it does not cover.
+    It is a layer; or ``zone NAME``, for all locations, where a zone takes rows of a location that it does not cover.
     """
     layers: dict[str, str] = {}
     at: dict[str, dict[str, str]] = {}
@@ -124,6 +125,8 @@ def layers_of(
             if (hosts, location) not in known:
                 known[hosts, location] = continuum.place_of(continuum.host(hosts[0]).zone, location)
             found[location] = known[hosts, location]
+        if (zone := next((p for p in found.values() if zone_named(p) is not None), None)) is not None:
+            found = dict.fromkeys(found, zone)
         layers[operator] = Counter(found.values()).most_common(1)[0][0]
         for location, layer in found.items():
             if layer != layers[operator]:

@@ -101,7 +101,9 @@ def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None =
             hint=f"its locations are {', '.join(x for x in plan.locations if x in placed)}",
         )
     covered = set(continuum.covered(hosts[to].zone)) if to in hosts else set()
-    if to not in layers and (zone := zone_named(to) or to) in zones and covered.isdisjoint(moving):
+    together = zone_named(plan.layers[operator]) is not None
+    whole = covered.isdisjoint(moving) or (together and not covered.issuperset(moving))
+    if to not in layers and (zone := zone_named(to) or to) in zones and whole:
         return _into_zone(plan, operator, zone, location)
     layer = to if to in layers else continuum.zone(hosts[to].zone).layer
     deployment = _in_layer(plan, operator, layer, moving)
@@ -192,11 +194,11 @@ def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer
 
 def _must_follow(plan: DeploymentPlan, parent: str, id_: str, place: str) -> bool:
     """Return whether an operator cannot stay when a zone takes all rows of its input."""
-    if divides(plan.dataflow, id_, parent):
+    placed, height = plan.deployment.placement.of(id_), plan.continuum.height
+    if divides(plan.dataflow, id_, parent) or zone_named(plan.layers[id_]) is not None:
         return False
-    zones = {plan.continuum.host(hosts[0]).zone for hosts in plan.deployment.placement.of(id_).values()}
-    heights = {plan.continuum.height(plan.layer(id_, x)) for x in plan.deployment.placement.of(id_)}
-    return len(zones) > 1 or max(heights) < plan.continuum.height(place)
+    zones = {plan.continuum.host(hosts[0]).zone for hosts in placed.values()}
+    return len(zones) > 1 or max(height(plan.layer(id_, x)) for x in placed) < height(place)
 
 
 def split(plan: DeploymentPlan, unit: str, after: str) -> Deployment:

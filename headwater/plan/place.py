@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Annotated
 
 import numpy as np
@@ -20,6 +21,7 @@ from pydantic import computed_field
 from headwater.continuum.model import Continuum, Host, Node, strongest
 from headwater.core.errors import ContinuumError, PlacementError, suggestion
 from headwater.core.jsonform import Hidden, Unbounded, UnboundedOrNone, named
+from headwater.core.place import zone_named
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import ToLocations, Watermark
 from headwater.dataflow.sinks import Sink
@@ -37,7 +39,7 @@ from headwater.placement import (
 from headwater.placement.cost import evaluate, shortages, usage_of
 from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.lacking import lacking
-from headwater.placement.network import Tree
+from headwater.placement.network import Link as NetworkLink
 from headwater.placement.problem import Placement, Stream, moved
 from headwater.placement.response import Response, response
 from headwater.placement.schedule import SCHEDULERS, Scheduled, decide
@@ -48,6 +50,7 @@ from headwater.plan.build import in_layers
 from headwater.plan.deployment import Deployment, Edge, HostNames, layers_of
 from headwater.plan.deployment import Placement as HostPlacement
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.networks import routed, tree
 from headwater.plan.profile import Known, Profile
 
 ANNOTATED = "annotated"
@@ -130,28 +133,52 @@ class Setting:
             located = frozenset.intersection(*(self.dataflow.types[i].located_by for i in operator.inputs))
             apart = keys is None or bool({k.lower() for k in keys} & {c.lower() for c in located})
             apart = apart and not any(isinstance(self.dataflow[c], ToLocations) for c in self.dataflow.consumers[name])
+            apart = apart and name not in self.in_zones
             found[name] = apart and all(found[i] or (i, name) in self._down for i in operator.inputs)
         return found
 
     @cached_property
-    def _down(self) -> frozenset[Edge]:
-        """Return the edges over which data goes down the tree: the operators behind them stay in their layers.
+    def _places(self) -> tuple[Mapping[str, str], ...]:
+        """The places of the operators: as marked, and those of the running deployment, which may differ by location."""
+        if self.decided is None:
+            return (self.layers,)
+        layers, others = layers_of(self.decided.placement, self.continuum, self.dataflow.order)
+        return self.layers, layers, *({**layers, **own} for own in others.values())
 
-        The problem's networks lead up only. So these edges are left out of it, and the operators behind them start
-        with the rows that they get.
+    @cached_property
+    def in_zones(self) -> Mapping[str, str]:
+        """Return the zone of each operator that takes all rows in a zone: by name, or as it runs."""
+        marks: dict[str, str | None] = {}
+        for id_ in self.dataflow.order:
+            above = {marks[i] for i in self.dataflow[id_].inputs}
+            marks[id_] = self.dataflow[id_].layer or (above.pop() if len(above) == 1 else None)
+        named = (own.items() for own in (marks, *self._places))
+        return {id_: zone for id_, place in chain(*named) if (zone := zone_named(place)) is not None}
+
+    @cached_property
+    def _down(self) -> frozenset[Edge]:
+        """Return the edges over which data is divided among locations: operators behind them stay in their places.
+
+        The problem's networks lead up, and to zones by name. So these edges are left out of it, and the operators
+        behind them start with the rows that they get.
         """
-        height, flow = self.continuum.layer_index, self.dataflow
-        at = [self.layers]
-        if self.decided is not None:
-            layers, others = layers_of(self.decided.placement, self.continuum, flow.order)
-            at = [layers, *({**layers, **own} for own in others.values())]
+        flow = self.dataflow
         return frozenset(
-            (p, c) for c in flow.order for p in flow[c].inputs if any(height(own[c]) < height(own[p]) for own in at)
+            (p, c) for c in flow.order for p in flow[c].inputs if any(self._divides(own[p], own[c]) for own in self._places)
         )
+
+    def _divides(self, before: str, behind: str) -> bool:
+        """Return whether rows from one place to another are divided among locations."""
+        if zone_named(behind) is not None:
+            return False
+        if self.continuum.height(behind) < self.continuum.height(before):
+            return True
+        zones = {self.continuum.zone_at(behind, x) for x in self.locations}
+        return zone_named(before) is not None and len(zones) > 1
 
     @property
     def ways_down(self) -> tuple[str, ...]:
-        """The operators that read a stream from above."""
+        """The operators that read a stream from above, or from a zone by name, for their locations."""
         behind = {id_ for _, id_ in self._down}
         return tuple(id_ for id_ in self.dataflow.order if id_ in behind)
 
@@ -184,11 +211,11 @@ class Setting:
     def _staying(self) -> frozenset[str]:
         """Return the operators that stay in their layers.
 
-        These are sources, sinks, operators that read from above, and operators that lead to a declaration of event
-        time: where several zones are merged before it, rows of a slow one could be late.
+        These are sources, sinks, operators that read from above, operators in a zone by name, and operators that lead
+        to a declaration of event time: where several zones are merged before it, rows of a slow one could be late.
         """
         found = {o for o in self.dataflow.order if isinstance(self.dataflow[o], (Source, Sink))}
-        found |= {id_ for _, id_ in self._down}
+        found |= {id_ for _, id_ in self._down} | set(self.in_zones)
         todo = [o for o in self.dataflow.order if isinstance(self.dataflow[o], Watermark)]
         while todo:
             name = todo.pop()
@@ -234,7 +261,7 @@ class Setting:
 
     def _zones_of(self, instance: Instance, layer: str) -> set[str]:
         """Return the zones of a layer in which an instance would run; more than one is not possible."""
-        covering = [self.continuum.covering(layer, x) for x in self._here(instance)]
+        covering = [self.continuum.zone_at(layer, x) for x in self._here(instance)]
         return {"" if zone is None else zone.name for zone in covering}
 
     def _choices(self, instance: Instance) -> frozenset[int]:
@@ -328,23 +355,16 @@ class Setting:
     def _topology(self) -> Topology:
         continuum = self.continuum
         cpu, memory, processes = (np.zeros(len(self.hosts)) for _ in range(3))
-        taken = np.zeros(len(continuum.zones))
+        taken: dict[NetworkLink, float] = {}
         for problem, placement in self._others:
             usage = usage_of(problem, placement)
             np.add.at(cpu, list(usage.work), list(usage.work.values()))
             np.add.at(memory, list(usage.memory), list(usage.memory.values()))
-            np.add.at(taken, [lower for lower, _ in usage.links], list(usage.links.values()))
+            for link, bits in usage.links.items():
+                taken[link] = taken.get(link, 0.0) + bits
             whats = zip(problem.application.operators, placement, strict=True)
             np.add.at(processes, [host for _, host in {(what.logical, host) for what, host in whats}], 1)
         number = {zone.name: n for n, zone in enumerate(continuum.zones)}
-        links = [zone.link for zone in continuum.zones]
-        widths = [None if link is None else link.bandwidth for link in links]
-        network = Tree(
-            np.array([-1 if link is None else number[link.upper] for link in links], dtype=np.int32),
-            np.array([0.0 if link is None else link.latency for link in links]),
-            np.array([np.inf if width is None else width for width in widths]),
-            taken,
-        )
         level = np.array([continuum.layer_index(zone.layer) for zone in continuum.zones], dtype=np.int32)
         hosts = Hosts(
             cpu=np.array([_number(h, "n_cpu", 1.0) for h in self.hosts]),
@@ -358,6 +378,7 @@ class Setting:
             processes=processes.astype(np.int64),
             names=[f"{h.name} ({h.zone})" for h in self.hosts],
         )
+        network = routed(continuum, self.in_zones.values(), taken) if self.in_zones else tree(continuum, taken)
         return Topology(hosts, network, level == len(continuum.layers) - 1, level, tuple(number))
 
     def deployment(self, placement: Placement) -> Deployment:
@@ -520,6 +541,11 @@ def _solved(setting: Setting, strategy: str) -> Answer:
 
 def _scheduled(setting: Setting, request: PlacementRequest) -> tuple[Deployment, Prediction]:
     setting = replace(setting, apart=True)
+    if operators := setting.in_zones:
+        raise PlacementError(
+            f"strategy '{request.strategy}' knows the tree of zones only, and {', '.join(operators)} run in zones by name",
+            hint="choose a strategy without limits, such as aels_rp_la, or leave out to_zone",
+        )
     current = None if request.running is None else running_placement(setting, request.running)
     problem = setting.problem
     load = CutLoad.of(problem)
@@ -578,12 +604,15 @@ def predict(setting: Setting, answer: Answer, timed: Response | None = None) -> 
     """Predict the cost of an answer's deployment; ``timed``: its times by TSOO's model, in place of AELS's."""
     problem, cost = setting.problem, answer.evaluation
     deployment = setting.deployment(answer.placement)
-    hosts, names = setting.hosts, [zone.name for zone in setting.continuum.zones]
+    hosts, zones = setting.hosts, [zone.name for zone in setting.continuum.zones]
+    named_links = {ends: x.name for x in setting.continuum.links for ends in ((x.lower, x.upper), (x.upper, x.lower))}
     links: dict[str, LinkLoad] = {}
     for (lower, upper), bits in sorted(cost.usage.links.items()):
         capacity = problem.network.capacity((lower, upper))
         share = None if capacity == np.inf else bits / capacity
-        links[f"{names[lower]}-{names[upper]}"] = LinkLoad(bits / 8, share)
+        name = named_links[zones[lower], zones[upper]]
+        before = links.get(name, LinkLoad(0.0, None if share is None else 0.0))
+        links[name] = LinkLoad(before.bytes_per_s + bits / 8, _more(before.share, share))
     service, transfer = (cost.service, cost.transfer) if timed is None else (timed.latency, timed.delay)
     paths = slowest_paths(setting, service, transfer)
     assumed = setting.known.assumed
@@ -606,6 +635,11 @@ def predict(setting: Setting, answer: Answer, timed: Response | None = None) -> 
         answer.bound,
         notes,
     )
+
+
+def _more(one: float | None, other: float | None) -> float | None:
+    """Return the greater share of both directions of a link."""
+    return None if one is None or other is None else max(one, other)
 
 
 def _marked(setting: Setting) -> Answer:

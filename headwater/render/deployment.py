@@ -71,7 +71,7 @@ def _zone_tree(plan: DeploymentPlan) -> Tree:
 
 
 def _zone_title(plan: DeploymentPlan, zone: Zone) -> str:
-    covered = ", ".join(plan.continuum.covered(zone.name))
+    covered = ", ".join(plan.continuum.covered(zone.name)) or "no location"
     link = f", {_link_text(zone.link)}" if zone.link else ""
     hosts = ", ".join(host.name for host in zone.hosts)
     broker = f"; Kafka at {zone.broker.servers}" if zone.broker else ""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from headwater.continuum.model import Continuum
-from headwater.core.errors import DataflowError
+from headwater.core.errors import DataflowError, PlacementError
+from headwater.core.place import zone_named
 from headwater.dataflow.fragment import Fragment
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Operator
@@ -248,6 +249,7 @@ class Pool:
         wanted: dict[str, str] = {}
         for one in self.submissions:
             own = marked_layers(one.runs, continuum)
+            _refuse_zones(one, own)
             for id_, shared in one.ids.items():
                 wanted[shared] = min(wanted.get(shared, own[id_]), own[id_], key=continuum.layer_index)
         if running is None:
@@ -314,6 +316,18 @@ class Pool:
             inputs = {s: tuple(one.ids[i] for i in one.runs[o].inputs) for o, s in one.ids.items()}
             commons.submit(OperatorShape(one.name, inputs, frozenset(one.sinks.values())))
         commons.check(running=self.dataflow.order if self.submissions else ())
+
+
+def _refuse_zones(one: Submission, places: Mapping[str, str]) -> None:
+    """Refuse a dataflow that names zones: operators of several dataflows are shared by layer."""
+    named = {id_: zone for id_, place in places.items() if (zone := zone_named(place)) is not None}
+    if named:
+        id_, zone = next(iter(named.items()))
+        raise PlacementError(
+            f"'{id_}' runs in zone {zone} by name, and a pool shares operators by layer",
+            where=f"dataflow '{one.name}'",
+            hint="write to_layer in place of to_zone, or apply this dataflow by itself",
+        )
 
 
 def _cuts(running: DeploymentPlan) -> set[Edge]:

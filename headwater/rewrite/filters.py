@@ -40,7 +40,7 @@ def filter_down(flow: Dataflow, id_: str) -> RuleResult:
     if before.layer != where.layer and not isinstance(before, ops.ToLocations):
         moved = replace(where, layer=before.layer)
         return Rewritten(
-            dataflow=edited_flow(flow, [moved]), what=f"filter in {in_words(before.layer or "")}, behind '{above}'", moved=(id_,)
+            dataflow=edited_flow(flow, [moved]), what=f"filter in {in_words(before.layer or '')}, behind '{above}'", moved=(id_,)
         )
     if isinstance(before, Source):
         return None

@@ -30,7 +30,7 @@ def select_down(flow: Dataflow, id_: str) -> RuleResult:
         return None
     if select.requires:
         return NotRewritten(reason=f"it requires hosts with {select.requires.text}")
-    what = f"projection in {in_words(above.layer or "")}, behind '{above.id}'"
+    what = f"projection in {in_words(above.layer or '')}, behind '{above.id}'"
     return Rewritten(dataflow=edited_flow(flow, [replace(select, layer=above.layer)]), what=what)
 
 

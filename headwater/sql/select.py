@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from headwater.core.errors import DataflowError
+from headwater.core.place import place_of_zone
 from headwater.core.text import cut, shown_value
 from headwater.sql import literals
 from headwater.sql.lexer import Token
@@ -204,20 +205,21 @@ class _StatementReader(ExpressionReader):
         while self._take("/*+"):
             while not (self._peek().text == "*" and self._peek(1).text == "/"):
                 token = self._next()
-                if token.upper not in ("LAYER", "REQUIRE"):
-                    raise self._error(
-                        token, f"the hint {token.shown} is unknown", "write /*+ LAYER(site), REQUIRE('gpu = true') */"
-                    )
+                if token.upper not in ("LAYER", "ZONE", "REQUIRE"):
+                    hint = "write /*+ LAYER(site), REQUIRE('gpu = true') */, or ZONE('S1') in place of LAYER"
+                    raise self._error(token, f"the hint {token.shown} is unknown", hint)
                 self._expect("(")
                 value = self._next()
                 if value.kind not in ("word", "quoted", "string"):
-                    raise self._unexpected(value, "a layer, or a requirement in quotes")
+                    raise self._unexpected(value, "a layer or zone, or a requirement in quotes")
                 self._expect(")")
                 self._take(",")
-                if token.upper == "LAYER":
-                    layer = value.text
-                else:
+                if token.upper == "REQUIRE":
                     requires.append(value.text)
+                elif layer is not None:
+                    raise self._error(token, "a second place is given", "keep one LAYER or ZONE")
+                else:
+                    layer = value.text if token.upper == "LAYER" else place_of_zone(value.text)
             self.position += 2
         return PlaceHint(layer, tuple(requires))
 

@@ -103,7 +103,7 @@ class ExplodeView:
 
 @dataclass(frozen=True)
 class PlaceHint:
-    """``/*+ LAYER(site), REQUIRE('gpu = true') */``: the place of a SELECT's operators."""
+    """``/*+ LAYER(site), REQUIRE('gpu = true') */``: the place of a SELECT's operators; ``ZONE(S1)`` names a zone."""
 
     layer: str | None = None
     requires: tuple[str, ...] = ()

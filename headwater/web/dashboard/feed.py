@@ -65,7 +65,12 @@ class ViewFeed:
         """Store a snapshot, and mark its differences from the former one."""
         version = self.version + 1
         zones = _stamped(self._zones, {zone.name: zone for zone in view.zones}, zone_piece, version)
-        links = _stamped(self._links, {link.lower: link for link in view.links}, link_piece, version)
+        parents = {zone.name: zone.parent for zone in view.zones}
+
+        def drawn(link: LinkSeen) -> dict[str, Any]:
+            return {**link_piece(link), "cross": parents.get(link.lower) != link.upper}
+
+        links = _stamped(self._links, {link.link: link for link in view.links}, drawn, version)
         order = tuple(zones)
         with self._alone:
             self._zones, self._links = zones, links
@@ -156,7 +161,9 @@ def link_piece(link: LinkSeen) -> dict[str, Any]:
     share = "" if used is None else f" ({words.percent(used)})"
     known = f"{words.speed(link.capacity_bytes_per_s)} at most" if link.capacity_bytes_per_s else "not limited"
     return {
+        "id": link.link,
         "lower": link.lower,
+        "upper": link.upper,
         "bed": bed,
         "flow": 0.0 if not flows else round(bed * min(1.0, used if used is not None else 0.5), 1),
         "state": state,

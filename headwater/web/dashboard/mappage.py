@@ -84,7 +84,7 @@ class MapPage:
         kind, name, deployment = self._chosen
         if kind == "zone":
             zone = next((z for z in view.zones if z.name == name), None)
-            up = next((x for x in view.links if x.lower == name), None)
+            up = next((x for x in view.links if zone and (x.lower, x.upper) == (name, zone.parent)), None)
             self._rich.show(*(zone_nodes(zone, up, view.at) if zone else _gone(f"Zone {name}")))
             return
         unit = next((u for u in view.units if u.unit == name and u.deployment == deployment), None)

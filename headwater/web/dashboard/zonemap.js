@@ -31,7 +31,7 @@ export default {
   mounted() {
     // Keep the drawing's data out of Vue's reactivity: it would watch every figure of every zone.
     Object.assign(this, {
-      zones: new Map(), streams: new Map(), layers: [], order: [], nodes: [], byId: new Map(), drawn: new Map(),
+      zones: new Map(), streams: new Map(), crossing: new Map(), layers: [], order: [], nodes: [], byId: new Map(), drawn: new Map(),
       paths: new Map(), toggled: new Map(), at: { x: 0, y: 0, k: 1 }, focusId: null, chosen: null, touched: false,
       fresh: new Map(), first: true, queued: false,
     });
@@ -50,7 +50,7 @@ export default {
     // ------------------------------------------------------------ data
     apply(piece) {
       const begun = performance.now();
-      if (piece.whole) { this.zones.clear(); this.streams.clear(); }
+      if (piece.whole) { this.zones.clear(); this.streams.clear(); this.crossing.clear(); }
       if (piece.layers) this.layers = piece.layers;
       let shape = !!piece.whole;
       const news = [];
@@ -71,7 +71,11 @@ export default {
         const there = new Set(piece.order);
         for (const id of [...this.zones.keys()]) if (!there.has(id)) { this.zones.delete(id); this.streams.delete(id); }
       }
-      for (const link of piece.links) { link.version = ((this.streams.get(link.lower) || {}).version || 0) + 1; this.streams.set(link.lower, link); }
+      for (const link of piece.links) {
+        const known = link.cross ? this.crossing : this.streams, key = link.cross ? link.id : link.lower;
+        link.version = ((known.get(key) || {}).version || 0) + 1;
+        known.set(key, link);
+      }
       if (piece.order) { this.order = piece.order; shape = true; }
       if (shape) this.layout(); else this.renew();
       if (this.first && this.zones.size) { this.fit(false); this.first = false; }
@@ -234,7 +238,8 @@ export default {
         else if (this.drawn.has(node.id)) this.erase(node.id);
         this.stream(node, seen);
       }
-      for (const [id, path] of this.paths) if (!this.byId.has(id)) { path.g.remove(); this.paths.delete(id); }
+      for (const link of this.crossing.values()) this.cross(link, seen);
+      for (const [id, path] of this.paths) if (!this.byId.has(id) && !path.cross) { path.g.remove(); this.paths.delete(id); }
     },
     holdsFocus(node) {
       const active = document.activeElement;
@@ -337,10 +342,8 @@ export default {
       head.addEventListener("click", () => this.toggle(node.of, true));
       return [head];
     },
-    stream(node, seen) {
-      const up = node.parent;
-      let own = this.paths.get(node.id);
-      if (!up || !(seen(node) || seen(up))) { if (own) { own.g.remove(); this.paths.delete(node.id); } return; }
+    path(id, zone) {
+      let own = this.paths.get(id);
       if (!own) {
         own = { g: el("g", { class: "hw-link" }), sign: "" };
         own.bed = el("path", { class: "hw-bed" });
@@ -348,10 +351,35 @@ export default {
         own.text = el("text", { class: "hw-link-text" });
         own.title = el("title", {});
         own.g.append(own.bed, own.flow, own.text, own.title);
-        own.g.addEventListener("click", () => node.kind === "zone" && this.select("zone", node.id));
+        if (zone) own.g.addEventListener("click", () => this.select("zone", zone));
         this.$refs.links.appendChild(own.g);
-        this.paths.set(node.id, own);
+        this.paths.set(id, own);
       }
+      return own;
+    },
+    unpath(id) {
+      const own = this.paths.get(id);
+      if (own) { own.g.remove(); this.paths.delete(id); }
+    },
+    // A link beside the tree: an arc in one layer, a curve to another. Its zones may be in a closed group, or gone.
+    cross(link, seen) {
+      const id = `link ${link.id}`, lower = this.byId.get(link.lower), upper = this.byId.get(link.upper);
+      if (this.narrow || !lower || !upper || !(seen(lower) || seen(upper))) { this.unpath(id); return; }
+      const own = this.path(id, link.lower);
+      const sign = `${lower.x},${lower.y},${lower.height},${upper.x},${upper.y},${upper.height},${link.version}`;
+      own.cross = true;
+      if (own.sign === sign) return;
+      own.sign = sign;
+      const x1 = lower.x + lower.w, y1 = lower.y + lower.height / 2, y2 = upper.y + upper.height / 2;
+      const level = Math.abs(upper.x - lower.x) < 1, x2 = level ? upper.x + upper.w : upper.x;
+      const far = level ? x1 + GAP_X / 2 : (x1 + x2) / 2;
+      this.fill(own, `M${x1},${y1} C${far},${y1} ${far},${y2} ${x2},${y2}`, link, far - 8, (y1 + y2) / 2);
+      own.g.setAttribute("class", `hw-link hw-cross hw-${link.state}`);
+    },
+    stream(node, seen) {
+      const up = node.parent;
+      if (!up || !(seen(node) || seen(up))) { this.unpath(node.id); return; }
+      const own = this.path(node.id, node.kind === "zone" ? node.id : null);
       const link = node.kind === "zone" ? this.streams.get(node.id) : null;
       const sign = `${node.x},${node.y},${node.height},${up.x},${up.y},${up.height},${link && link.version},${this.narrow}`;
       if (own.sign === sign) return;
@@ -367,12 +395,15 @@ export default {
         d = `M${x1},${y1} C${mid},${y1} ${mid},${y2} ${x2},${y2}`;
         tx = x1 + 8; ty = y2 < y1 - 2 ? y1 + 15 : y1 - 8;
       }
+      this.fill(own, d, link, tx, ty);
+      own.g.setAttribute("class", `hw-link hw-${link ? link.state : "quiet"}`);
+    },
+    fill(own, d, link, tx, ty) {
       own.bed.setAttribute("d", d);
       own.flow.setAttribute("d", d);
       const bed = link ? link.bed : 3, flow = link ? link.flow : 0;
       own.bed.setAttribute("stroke-width", this.narrow ? Math.min(4, bed) : bed);
       own.flow.setAttribute("stroke-width", flow ? Math.max(1.4, this.narrow ? Math.min(4, flow) : flow) : 0);
-      own.g.setAttribute("class", `hw-link hw-${link ? link.state : "quiet"}`);
       own.text.textContent = link && !this.narrow ? link.text : "";
       own.text.setAttribute("x", tx); own.text.setAttribute("y", ty);
       own.title.textContent = link ? link.about : "";
