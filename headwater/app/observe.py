@@ -349,8 +349,7 @@ class _World:
         self._units: dict[str, list[UnitSeen]] = {}
         self._hosts: dict[tuple[str, str], HostSeen] = {}
         self._links: dict[str, list[LinkSeen]] = {}
-        self._cross: dict[str, Link] = {}
-        """The links that join zones beside the tree."""
+        self._cross: dict[str, Link] = {}  # beside the tree
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -417,8 +416,8 @@ class _World:
     def seen_links(self) -> tuple[LinkSeen, ...]:
         """Return all links, with the traffic of all deployments over each."""
         found = []
-        links = [zone.link for zone in self._zones.values() if zone.link is not None]
-        for link in (*links, *self._cross.values()):
+        up = (zone.link for zone in self._zones.values())
+        for link in (*filter(None, up), *self._cross.values()):
             parts = self._links.get(link.name, [])
             declared = None if link.bandwidth is None else link.bandwidth / 8
             capacity = _most(p.capacity_bytes_per_s for p in parts)

@@ -80,7 +80,9 @@ def move(
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Move an operator with its state, while it runs, to another layer or host, for all locations or for one; or to a zone.
+    """Move an operator with its state, while it runs, to another layer, host or zone, for all locations or for one.
+
+    A zone that does not cover its locations takes the rows of all of them.
 
     On a move upwards the operators behind it move as well, on a move downwards those before it.
     """

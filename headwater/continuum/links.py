@@ -89,9 +89,7 @@ def _link(node: YamlNode, zones: Collection[str], problems: Problems) -> LinkDra
     return None if ends is None else LinkDraft(ends, node.where, bandwidth, latency)
 
 
-def _ends(
-    node: YamlNode | None, link: YamlNode, zones: Collection[str], problems: Problems
-) -> tuple[str, str] | None:
+def _ends(node: YamlNode | None, link: YamlNode, zones: Collection[str], problems: Problems) -> tuple[str, str] | None:
     leaves = [item for item in node.nodes if isinstance(item, Leaf)] if isinstance(node, Items) else []
     if not isinstance(node, Items) or len(leaves) != 2 or len(node.nodes) != 2:
         where = link.where if node is None else node.where

@@ -1,8 +1,10 @@
 """Where a dataflow can run: trees of zones with hosts and links.
 
-There is one tree, or several that links join: several clouds. Further links join zones of one tree. A zone covers the locations it lists and those its children cover. The zones
-that list a location lie on one path to the root, so each layer covers a
-location at most once and its data can always go up from zone to zone.
+There is one tree, or several that links join: several clouds. Further links
+join zones of one tree. A zone covers the locations it lists and those its
+children cover. The zones that list a location lie on one path to the root, so
+each layer covers a location at most once and its data can always go up from
+zone to zone.
 """
 
 from __future__ import annotations

@@ -163,7 +163,8 @@ def _in_layer(plan: DeploymentPlan, operator: str, layer: str, moving: Iterable[
 def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer: str) -> list[str]:
     """Return the operators of one location that a move takes along.
 
-    Operators that read a stream from above keep doing so: beyond them nothing follows.
+    Operators that read a stream from above keep doing so, and those in a zone by name stay there: beyond them nothing
+    follows.
     """
     flow, height = plan.dataflow, plan.continuum.height
     upwards = height(layer) > height(layers[operator])
@@ -172,6 +173,8 @@ def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer
         return [id_ for id_ in flow.order if id_ == operator or id_ in followers]
 
     def goes_up(parent: str, id_: str) -> bool:
+        if any(zone_named(layers[o]) is not None for o in (parent, id_) if o != operator):
+            return False
         # What gives rows to locations may go below its input, which is to see all rows.
         return height(layers[parent]) <= height(layers[id_]) and (upwards or not isinstance(flow[id_], ToLocations))
 
@@ -179,7 +182,7 @@ def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer
     moved = [
         id_
         for id_ in flow.order
-        if id_ in along and (height(layers[id_]) < height(layer) if upwards else height(layers[id_]) > height(layer))
+        if (id_ in along and (height(layers[id_]) < height(layer) if upwards else height(layers[id_]) > height(layer)))
         or (id_ == operator and zone_named(layers[id_]) is not None)
     ]
     for id_ in moved:

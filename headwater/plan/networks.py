@@ -1,4 +1,4 @@
-"""The network of a placement problem, from a continuum: its tree, or all its links where a dataflow names zones. Pure."""
+"""The network of a placement problem: a continuum's tree, or all its links where a dataflow names zones. Pure."""
 
 from __future__ import annotations
 

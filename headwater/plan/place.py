@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from typing import Annotated
 
 import numpy as np
@@ -21,7 +20,6 @@ from pydantic import computed_field
 from headwater.continuum.model import Continuum, Host, Node, strongest
 from headwater.core.errors import ContinuumError, PlacementError, suggestion
 from headwater.core.jsonform import Hidden, Unbounded, UnboundedOrNone, named
-from headwater.core.place import zone_named
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import ToLocations, Watermark
 from headwater.dataflow.sinks import Sink
@@ -52,6 +50,7 @@ from headwater.plan.deployment import Placement as HostPlacement
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.networks import routed, tree
 from headwater.plan.profile import Known, Profile
+from headwater.plan.zoned import divided_edges, zones_by_name
 
 ANNOTATED = "annotated"
 """The strategy that follows the dataflow's marks."""
@@ -148,12 +147,7 @@ class Setting:
     @cached_property
     def in_zones(self) -> Mapping[str, str]:
         """Return the zone of each operator that takes all rows in a zone: by name, or as it runs."""
-        marks: dict[str, str | None] = {}
-        for id_ in self.dataflow.order:
-            above = {marks[i] for i in self.dataflow[id_].inputs}
-            marks[id_] = self.dataflow[id_].layer or (above.pop() if len(above) == 1 else None)
-        named = (own.items() for own in (marks, *self._places))
-        return {id_: zone for id_, place in chain(*named) if (zone := zone_named(place)) is not None}
+        return zones_by_name(self.dataflow, self._places)
 
     @cached_property
     def _down(self) -> frozenset[Edge]:
@@ -162,19 +156,7 @@ class Setting:
         The problem's networks lead up, and to zones by name. So these edges are left out of it, and the operators
         behind them start with the rows that they get.
         """
-        flow = self.dataflow
-        return frozenset(
-            (p, c) for c in flow.order for p in flow[c].inputs if any(self._divides(own[p], own[c]) for own in self._places)
-        )
-
-    def _divides(self, before: str, behind: str) -> bool:
-        """Return whether rows from one place to another are divided among locations."""
-        if zone_named(behind) is not None:
-            return False
-        if self.continuum.height(behind) < self.continuum.height(before):
-            return True
-        zones = {self.continuum.zone_at(behind, x) for x in self.locations}
-        return zone_named(before) is not None and len(zones) > 1
+        return divided_edges(self.dataflow, self.continuum, self._places)
 
     @property
     def ways_down(self) -> tuple[str, ...]:
@@ -541,10 +523,11 @@ def _solved(setting: Setting, strategy: str) -> Answer:
 
 def _scheduled(setting: Setting, request: PlacementRequest) -> tuple[Deployment, Prediction]:
     setting = replace(setting, apart=True)
-    if operators := setting.in_zones:
+    if setting.in_zones:
+        named = ", ".join(f"'{o}'" for o in setting.in_zones)
         raise PlacementError(
-            f"strategy '{request.strategy}' knows the tree of zones only, and {', '.join(operators)} run in zones by name",
-            hint="choose a strategy without limits, such as aels_rp_la, or leave out to_zone",
+            f"strategy '{request.strategy}' knows only the tree of zones, and {named} run in zones by name",
+            hint="choose a strategy such as aels_rp_la, or leave out to_zone",
         )
     current = None if request.running is None else running_placement(setting, request.running)
     problem = setting.problem

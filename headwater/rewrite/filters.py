@@ -39,9 +39,8 @@ def filter_down(flow: Dataflow, id_: str) -> RuleResult:
         return NotRewritten(reason=f"it requires hosts with {where.requires.text}")
     if before.layer != where.layer and not isinstance(before, ops.ToLocations):
         moved = replace(where, layer=before.layer)
-        return Rewritten(
-            dataflow=edited_flow(flow, [moved]), what=f"filter in {in_words(before.layer or '')}, behind '{above}'", moved=(id_,)
-        )
+        what = f"filter in {in_words(before.layer or '')}, behind '{above}'"
+        return Rewritten(dataflow=edited_flow(flow, [moved]), what=what, moved=(id_,))
     if isinstance(before, Source):
         return None
     if isinstance(before, ops.Watermark):
