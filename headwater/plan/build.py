@@ -18,6 +18,7 @@ from headwater.continuum.model import Continuum, Zone, strongest
 from headwater.core.errors import ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.core.place import place_of_zone, zone_named
 from headwater.core.requirement import Requirement
+from headwater.core.text import closest
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Select, ToLocations, Watermark
 from headwater.dataflow.sinks import Sink
@@ -70,9 +71,8 @@ def _unknown_place(place: str, continuum: Continuum, where: str) -> PlacementErr
         if zone in zones:
             return None
         hint = f"for the layer, write to_layer('{zone}')" if zone in layers else None
-        return PlacementError(
-            f"there is no zone '{zone}'", where=where, hint=hint or suggestion(zone, zones[:20], "the zones are")
-        )
+        hint = hint or closest(zone, zones) or f"the zones are {', '.join(zones[:20])}"
+        return PlacementError(f"there is no zone '{zone}'", where=where, hint=hint)
     if place in layers:
         return None
     hint = f"for the zone, write to_zone('{place}')" if place in zones else None

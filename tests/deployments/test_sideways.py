@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+import headwater as hw
 from headwater.app import deployments
 from headwater.continuum.model import Continuum
 from headwater.plan import build, edit
+from headwater.plan.optimise import optimise
+from headwater.rewrite.rules import rules_without
 from headwater.spark.endpoint import LocalEndpoint
-from headwater.testing import BoundedSource, batch_result, check_equivalent, compare
+from headwater.testing import BoundedSource, ZoneRun, batch_result, check_equivalent, compare
 from tests.deployments.controllers import apply, running
-from tests.deployments.flows import rows
+from tests.deployments.flows import SCHEMA, rows
 from tests.deployments.sideways import SIDEWAYS, TWO_CLOUDS, clouds
 from tests.deployments.test_handover import written
 from tests.deployments.test_oracle import DECISIONS
@@ -38,6 +41,81 @@ def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint,
     assert all(count > 0 for count in outcome.rows.values()), "an empty result proves nothing"
     crossed = {link for channel in outcome.plan.channels for link in channel.links}
     assert ({"C1-C2", "S1-S2"} <= crossed) == (decision != "one unit")
+
+
+TWO_TREES = """
+name: two-trees
+layers: [edge, cloud]
+zones:
+  C1: {layer: cloud, hosts: {c1: {n_cpu: 1, memory: 1GiB}}}
+  C2: {layer: cloud, hosts: {c2: {n_cpu: 1, memory: 1GiB}}}
+  E1: {layer: edge, parent: C1, locations: [L1], hosts: {e1: {n_cpu: 1, memory: 1GiB}}}
+  E2: {layer: edge, parent: C2, locations: [L2], hosts: {e2: {n_cpu: 1, memory: 1GiB}}}
+links:
+  - {between: [C1, C2], latency: 20ms}
+  - {between: [E1, E2]}
+"""
+
+
+def test_failures_of_zones_on_both_sides_of_a_sideways_link_lose_nothing(
+    endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    """Two trees: rows go from edge to edge, to both clouds, and down to an edge of the other tree."""
+    made = {k: v for k, v in rows(80, seed=29).items() if k != "L4"}
+    source = BoundedSource(tmp_path / "in", made, rows_per_file=20)
+    f = hw.flow("trees", locations=["L1", "L2"])
+    read = f.read.json(source.path, SCHEMA, location_as="location").with_watermark("ts", "5 seconds")
+    counts = read.to_zone("E2").group_by(hw.window("ts", "10 seconds"), "k").agg(n="count(*)", s="sum(id)")
+    counts = counts.named("counts")
+    total = counts.to_zone("C1").group_by(hw.window("window", "20 seconds")).agg(n="sum(n)").named("total")
+    total.write.memory("totals")
+    total.to_zone("E1").where("n > 0").write.memory("acts")
+    counts.to_zone("C2").write.memory("kept")
+    plan = build.build(f.build(), Continuum.from_text(TWO_TREES))
+    ways = {(c.node, r): links for c in plan.channels for r, links in c.routes.items()}
+    assert ways[("E1", "counts@E2")] == ("E1-E2",)
+    assert ways[("E2", "total@C1")] == ("E2-C2", "C1-C2")
+    assert ways[("E2", "kept@C2")] == ("E2-C2",)
+    with ZoneRun(plan, tmp_path / "home") as run:
+        run.start()
+        harm: Iterator[object] = iter(
+            (
+                lambda: run.links["E1"].cut(),
+                lambda: run.kill_agent("E2"),
+                lambda: run.kill_spark("C1"),
+                lambda: run.links["E1"].mend(),
+                lambda: run.kill_agent("C1"),
+                lambda: run.kill_spark("E2"),
+            )
+        )
+        for number, _ in enumerate(source.release()):
+            step = next(harm, None) if number else None
+            if callable(step):
+                step()
+            elif number == 0:
+                run.settle()
+        assert next(harm, None) is None, "all failures happened"
+        run.finish()
+        got = run.rows()
+        progress = [run.node(zone).progress("trees") for zone in ("E1", "E2")]
+    assert {link.link for one in progress for link in one.links if link.bytes} == {"E1-E2", "E2-C2", "C1-C2"}
+    expected = batch_result(endpoint.session(), plan.dataflow, plan.continuum)
+    assert {s: compare(expected[s], t) for s, t in got.items() if compare(expected[s], t)} == {}
+    assert all(t.num_rows for t in got.values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SIDEWAYS)
+def test_rewritten_dataflows_keep_their_zones_and_results(name: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", rows(60, seed=31), rows_per_file=20)
+    source.release_all()
+    flow, continuum = SIDEWAYS[name](source.path).build(), Continuum.from_text(TWO_CLOUDS)
+    found = optimise(flow, continuum, None, rules_without(frozenset()))
+    assert any(use.applied for use in found.rewriting.rules)
+    assert {"zone S2", "zone S1"} & {o.layer for o in found.dataflow.operators}
+    outcome = check_equivalent(found.dataflow, continuum, endpoint, tmp_path / "run", decision=found.deployment)
+    expected = batch_result(endpoint.session(), flow, continuum)
+    assert {sink: table.num_rows for sink, table in expected.items()} == outcome.rows
 
 
 @pytest.mark.long
