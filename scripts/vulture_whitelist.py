@@ -20,6 +20,7 @@ _._main
 # The public API: methods of a dataflow, its readers and its writers.
 _.print_schema
 _.transform
+_.to_zone
 _.count_window
 _.merge
 _.backfill

@@ -88,6 +88,11 @@ def plan(continuum: Continuum, name: str) -> Topology:
             f"{len(continuum.zones)} zones are more than a lab can address",
             hint=f"use a continuum of at most {MOST_ZONES} zones",
         )
+    if continuum.cross_links:
+        raise ContinuumError(
+            f"a lab has only the links of a tree, and the continuum declares {continuum.cross_links[0].name} beside it",
+            hint="use a continuum without links:",
+        )
     zones = {
         zone.name: ZoneNet(zone.name, namespace(name, zone.name, at), str(_ZONES + 1 + at))
         for at, zone in enumerate(continuum.zones)

@@ -307,7 +307,7 @@ def what_if(name: str, supposed: Supposed, store_url: str | None = None) -> What
         slo = store.slo(name)
         case, basis = _case(store, name, plan, slo or SLO(mode="off"))
     before = case.facts()
-    facts = _links(plan, before, supposed)
+    facts = at_links(plan, before, supposed)
     rates = _rates(plan, before.profile.rates, supposed)
     facts = _at_rates(facts, rates)
     # Where the current rate is unknown, the supposed one stands for it: only the rest can be compared.
@@ -438,7 +438,7 @@ def _at_rates(facts: Facts, rates: Rates) -> Facts:
     return replace(facts, profile=facts.profile.model_copy(update={"rates": rates}))
 
 
-def _links(plan: DeploymentPlan, facts: Facts, supposed: Supposed) -> Facts:
+def at_links(plan: DeploymentPlan, facts: Facts, supposed: Supposed) -> Facts:
     """Change links."""
     capacity, delay = dict(facts.capacity), dict(facts.delay)
     links = {zone.name: zone.link.name for zone in plan.continuum.zones if zone.link is not None}

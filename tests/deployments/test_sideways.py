@@ -62,7 +62,7 @@ def test_failures_of_zones_on_both_sides_of_a_sideways_link_lose_nothing(
 ) -> None:
     """Two trees: rows go from edge to edge, to both clouds, and down to an edge of the other tree."""
     made = {k: v for k, v in rows(80, seed=29).items() if k != "L4"}
-    source = BoundedSource(tmp_path / "in", made, rows_per_file=20)
+    source = BoundedSource(tmp_path / "in", made, rows_per_file=10)
     f = hw.flow("trees", locations=["L1", "L2"])
     read = f.read.json(source.path, SCHEMA, location_as="location").with_watermark("ts", "5 seconds")
     counts = read.to_zone("E2").group_by(hw.window("ts", "10 seconds"), "k").agg(n="count(*)", s="sum(id)")

@@ -75,6 +75,19 @@ def test_a_page_is_told_what_it_has_not_had() -> None:
     assert piece is not None and piece["order"] == ["C1"] and not piece["whole"]
 
 
+def test_the_map_tells_links_beside_the_tree_from_those_to_parents() -> None:
+    feed = ViewFeed(None)
+    links = tuple(LinkSeen(link=f"{a}-{b}", lower=a, upper=b) for a, b in (("E1", "C1"), ("E1", "C2"), ("C1", "C2")))
+    feed.take(replace(view(zone("C1"), zone("C2"), zone("E1", parent="C1")), links=links))
+    _, piece = feed.since(0)
+    assert piece is not None
+    assert {x["id"]: (x["lower"], x["upper"], x["cross"]) for x in piece["links"]} == {
+        "E1-C1": ("E1", "C1", False),
+        "E1-C2": ("E1", "C2", True),
+        "C1-C2": ("C1", "C2", True),
+    }
+
+
 def test_of_many_units_the_map_has_those_in_trouble() -> None:
     many = [unit(f"u{n}@E1") for n in range(50)] + [unit("bad@E1", status="failed", error="no")]
     piece = zone_piece(zone("E1", *many))

@@ -15,8 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headwater as hw
+from headwater.adapt.model import Facts
+from headwater.adapt.options import Options
+from headwater.adapt.slo import SLO
+from headwater.app import observe
 from headwater.app.client import Client, PlanRequest
+from headwater.app.whatif import Supposed, at_links
 from headwater.continuum.model import Continuum
+from headwater.control.store import Store
 from headwater.core.errors import DataflowError, ErrorList, HeadwaterError, PlacementError
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.graph import Dataflow
@@ -29,13 +35,14 @@ from headwater.plan.edit import Fuse, Move, edited, move
 from headwater.plan.figures import FlowFigures
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import PlacementRequest, Setting, place
-from headwater.plan.profile import Known
+from headwater.plan.profile import Known, Profile
 from headwater.plan.spec import spec_of
 from headwater.plan.traffic import traffic
 from headwater.render.deployment import plan_view
 from headwater.reuse.pool import Pool
 from tests.deployments.flows import LOCATIONS
 from tests.deployments.sideways import TWO_CLOUDS, clouds
+from tests.unit.test_memory import running
 
 ZONES = Continuum.from_text(TWO_CLOUDS)
 SCHEMA = "id bigint, ts timestamp, k string, v double"
@@ -430,3 +437,31 @@ def test_a_pool_refuses_zones() -> None:
     pool = Pool("p").submit(flow, "a")
     with pytest.raises(PlacementError, match="'means' runs in zone S1 by name, and a pool shares operators by layer"):
         pool.deployment(ZONES)
+
+
+def test_the_decision_loop_leaves_operators_in_named_zones() -> None:
+    builder, read = begin()
+    a = read.where("v > 1").named("a").select("id", "v").named("b")
+    a.to_zone("C2").where("v > 2").named("c").to_layer("cloud").where("v > 3").named("d").write.memory("m")
+    plan = build(builder.build(), ZONES)
+    profile = Profile(rates={"read": dict.fromkeys(LOCATIONS, 50.0)}, operators={})
+    options = Options(plan, SLO(max_latency=10.0), Facts(profile=profile), unexplained={}, within=1.0)
+    assert "C1-C2" in options.current.predicted.links
+    assert options.current.predicted.p95 < 10
+    found = list(options.others())
+    assert any(o.name.startswith("b to site") for o in found)
+    assert all(where(o.plan, "c") == {"C2"} for o in found)
+
+
+def test_links_are_seen_and_can_be_supposed_otherwise(store: Store) -> None:
+    plan = planned()
+    running(store, replace(plan, dataflow=replace(plan.dataflow, name="f")))
+    view = observe.look(store.where)
+    assert [(x.link, x.declared_bytes_per_s) for x in view.links][-2:] == [("C1-C2", None), ("S1-S2", 5e6 / 8)]
+    assert len(view.links) == len(ZONES.links)
+    assert [z.parent for z in view.zones if z.name in ("C1", "C2")] == [None, None]
+    facts = Facts(profile=Profile(rates={"readings": dict.fromkeys(LOCATIONS, 50.0)}, operators={}))
+    other = at_links(plan, facts, Supposed.read(links=["S1-S2=1Mbit/s,40ms", "S2=2Mbit/s"]))
+    assert other.capacity == {"S1-S2": 1e6 / 8, "S2-C1": 2e6 / 8} and other.delay == {"S1-S2": 0.04}
+    with pytest.raises(HeadwaterError, match="zone 'C2' has no link to a parent"):
+        at_links(plan, facts, Supposed.read(links=["C2=1Mbit/s"]))
