@@ -342,8 +342,7 @@ class _World:
 
     def __init__(self) -> None:
         self._zones: dict[str, Zone] = {}
-        self._zone_of: dict[str, str] = {}
-        """The zone of each node."""
+        self._zone_of: dict[str, str] = {}  # by node
         self._layers: dict[str, None] = {}
         self._added: set[int] = set()
         self._units: dict[str, list[UnitSeen]] = {}
@@ -416,8 +415,7 @@ class _World:
     def seen_links(self) -> tuple[LinkSeen, ...]:
         """Return all links, with the traffic of all deployments over each."""
         found = []
-        up = (zone.link for zone in self._zones.values())
-        for link in (*filter(None, up), *self._cross.values()):
+        for link in (*filter(None, (zone.link for zone in self._zones.values())), *self._cross.values()):
             parts = self._links.get(link.name, [])
             declared = None if link.bandwidth is None else link.bandwidth / 8
             capacity = _most(p.capacity_bytes_per_s for p in parts)

@@ -57,6 +57,7 @@ links:
 """
 
 
+@pytest.mark.long
 def test_failures_of_zones_on_both_sides_of_a_sideways_link_lose_nothing(
     endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:

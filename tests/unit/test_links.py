@@ -324,8 +324,9 @@ def test_operators_after_it_that_several_zones_run_follow() -> None:
     plan = build(builder.build(), ZONES)
     located = build(plan.dataflow, ZONES, move(plan, "a", "C2"))
     assert [where(located, x) for x in "abcm"] == [{"C2"}, {"S1", "S2"}, {"C1"}, {"C1"}], "b takes rows by location"
-    plain = replace(plan.dataflow["read"], location_as=None)
-    plan = build(plan.dataflow.with_operators([plain]), ZONES)
+    data = plan.dataflow.to_data()
+    data["operators"][0]["location_as"] = None
+    plan = build(Dataflow.from_data(data), ZONES)
     moved = build(plan.dataflow, ZONES, move(plan, "a", "C2"))
     assert [where(moved, x) for x in "abcm"] == [{"C2"}, {"C2"}, {"C1"}, {"C1"}]
     back = build(plan.dataflow, ZONES, move(moved, "b", "cloud"))
@@ -417,9 +418,9 @@ def test_a_zone_by_name_stays_where_another_dataflow_runs_beside() -> None:
 def test_plans_show_all_trees_and_links() -> None:
     from rich.console import Console
 
-    console = Console(width=160, file=StringIO())
-    console.print(plan_view(planned()))
-    text = console.file.getvalue()
+    out = StringIO()
+    Console(width=160, file=out).print(plan_view(planned()))
+    text = out.getvalue()
     assert "C2 (cloud; no location; hosts C2)" in text and "total@C2 on C2" in text
     assert "Links beside the tree: C1-C2 20ms; S1-S2 5Mbit/s" in text
 
