@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 from headwater.core.errors import DataflowError, HeadwaterError
-from headwater.core.place import place_of_zone
+from headwater.core.place import in_words, place_of_zone, zone_named
 from headwater.core.requirement import Requirement
 from headwater.core.text import cut
 from headwater.dataflow import habits, sinks, stateful
@@ -360,6 +360,13 @@ class StreamBase(habits.NameGuard):
         # Streams of two layers meet in the higher one, which only the continuum knows.
         layers = list(dict.fromkeys(p.next_layer for p in parents))
         layer = layers[0] if len(layers) == 1 else None
+        marks = [place for place in layers if place is not None]
+        if len(marks) > 1 and any(zone_named(place) is not None for place in marks):
+            raise DataflowError(
+                f"the streams are marked for {' and for '.join(map(in_words, marks))}",
+                where=self._place_of(cls.kind),
+                hint="write to_zone or to_layer with one place behind each of them, before they meet",
+            )
         requires = Requirement()
         for parent in parents:
             requires = requires & parent.next_requires

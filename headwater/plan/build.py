@@ -47,11 +47,12 @@ def marked_layers(dataflow: Dataflow, continuum: Continuum) -> dict[str, str]:
         highest = max(inherited, key=continuum.height, default=continuum.layers[0].name)
         layers[id_] = operator.layer or highest
         if operator.layer is None:
-            level = [x for x in inherited if continuum.height(x) == continuum.height(highest)]
-            if len(level) > 1:
+            # Layers meet in the highest; a zone by name is left for no other place without a mark.
+            level = [x for x in inherited if zone_named(x) or continuum.height(x) == continuum.height(highest)]
+            if set(level) != {highest} and inherited:
                 problems.append(
                     PlacementError(
-                        f"has inputs in {' and in '.join(level)}, and no mark of its own",
+                        f"has inputs in {' and in '.join(dict.fromkeys([*level, highest]))}, and no mark of its own",
                         where=operator.where,
                         hint="put to_zone or to_layer with one place behind both inputs",
                     )

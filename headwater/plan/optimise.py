@@ -17,6 +17,7 @@ from typing import Literal
 
 from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError
+from headwater.core.place import zone_named
 from headwater.core.quantity import format_size
 from headwater.core.requirement import Requirement
 from headwater.dataflow import operators as ops
@@ -317,7 +318,8 @@ def _as_marked(flow: Dataflow, before: Dataflow, continuum: Continuum) -> Datafl
         operator = flow[id_]
         above = [flow[i].layer or "" for i in operator.inputs]
         inherited = max(above, key=continuum.height, default=continuum.layers[0].name)
-        lower = all(x == inherited or continuum.height(x) < continuum.height(inherited) for x in above)
-        own = id_ in before and before[id_].layer is not None
-        found[id_] = operator if own or operator.layer != inherited or not lower else replace(operator, layer=None)
+        others = [x for x in above if x != inherited]
+        clear = not any(zone_named(x) or continuum.height(x) == continuum.height(inherited) for x in others)
+        own = (id_ in before and before[id_].layer is not None) or not clear
+        found[id_] = operator if own or operator.layer != inherited else replace(operator, layer=None)
     return replace(flow, operators=tuple(found[o.id] for o in flow.operators))

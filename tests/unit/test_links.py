@@ -235,13 +235,23 @@ def test_places_that_are_not_there(make: Any, what: str, hint: str) -> None:
 
 def test_two_places_of_one_level_need_a_mark() -> None:
     builder, read = begin()
-    one, other = read.to_zone("C2").where("v > 1").named("a"), read.to_layer("cloud").where("v <= 1").named("b")
+    one, other = read.to_zone("E4").where("v > 1").named("a"), read.where("v <= 1").named("b")
     one.union(other).named("both").write.memory("m")
-    with pytest.raises(ErrorList, match="has inputs in zone C2 and in cloud, and no mark of its own"):
+    with pytest.raises(ErrorList, match="has inputs in zone E4 and in edge, and no mark of its own"):
+        build(builder.build(), ZONES)
+    builder, read = begin()
+    sites = read.to_layer("site").where("v > 0").named("s").union(read.where("v <= 0").named("e")).named("u")
+    read.to_zone("E4").where("v > 1").named("a").union(sites).named("both").write.memory("m")
+    with pytest.raises(ErrorList, match="has inputs in zone E4 and in site, and no mark of its own"):
         build(builder.build(), ZONES)
     builder, read = begin()
     one, other = read.to_zone("C2").where("v > 1").named("a"), read.to_layer("cloud").where("v <= 1").named("b")
-    one.union(other.to_zone("C2").where("v < 0")).named("both").write.memory("m")
+    with pytest.raises(DataflowError, match="the streams are marked for zone C2 and for layer cloud") as caught:
+        one.union(other)
+    assert caught.value.hint and "union after 'a'" in str(caught.value.where)
+    builder, read = begin()
+    one, other = read.to_zone("C2").where("v > 1").named("a"), read.to_layer("cloud").where("v <= 1").named("b")
+    one.union(other.to_zone("C2")).named("both").write.memory("m")
     assert where(build(builder.build(), ZONES), "both") == {"C2"}
 
 

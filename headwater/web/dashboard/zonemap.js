@@ -374,7 +374,7 @@ export default {
       const level = Math.abs(upper.x - lower.x) < 1, x2 = level ? upper.x + upper.w : upper.x;
       const far = level ? x1 + GAP_X / 2 : (x1 + x2) / 2;
       this.fill(own, `M${x1},${y1} C${far},${y1} ${far},${y2} ${x2},${y2}`, link, far - 8, (y1 + y2) / 2);
-      own.g.setAttribute("class", `hw-link hw-cross hw-${link.state}`);
+      own.g.setAttribute("class", `hw-link hw-${link.state}`);
     },
     stream(node, seen) {
       const up = node.parent;
