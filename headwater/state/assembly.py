@@ -21,7 +21,7 @@ from headwater.core.errors import RuntimeFailure
 from headwater.disk.durable import sync_directory
 from headwater.disk.syncing import sync_tree
 from headwater.plan.transfer import OperatorTransfer, StateTransfer, TransferSource
-from headwater.state.reshape import Reshaping, StatePiece, reshape, taken_of
+from headwater.state.reshape import Reshaping, StatePiece, columns_of, reshape, taken_of
 from headwater.state.savedstate import Saved, StateStore
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -212,8 +212,10 @@ class _Assembly:
             saved, part = self.known[source_unit.unit], self.draft / "parts" / f"{number}-{n}"
             self._fetch(source_unit, number, part, part, saved.batch)
             _write_logs(part, saved, [])
-            taken = [t for s in shares if source_unit in s.source_units and (t := taken_of(s)) is not None]
-            pieces.append(StatePiece(checkpoint=str(part), batch=saved.batch, takes=" OR ".join(taken) or None))
+            of_it = [s for s in shares if source_unit in s.source_units]
+            takes = " OR ".join(t for s in of_it if (t := taken_of(s)) is not None) or None
+            by = tuple(column for s in of_it for column in columns_of(s))
+            pieces.append(StatePiece(checkpoint=str(part), batch=saved.batch, takes=takes, by=by))
         return self._anew(number, pieces, summary, partitions) if pieces else None
 
     def _anew(self, number: int, pieces: list[StatePiece], summary: Saved, partitions: int) -> Reshaping:

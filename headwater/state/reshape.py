@@ -29,6 +29,12 @@ _SECONDS = 600.0
 _HEAP = "512m"
 _JAVA_OPTIONS = "HEADWATER_JAVA_OPTIONS"
 """Variable of the new process's environment: Java's options for the archive of classes."""
+_KEYS = "headwater_keys"
+"""Column of an entry's key columns by their names in the dataflow."""
+_JOIN = "symmetricHashJoin"
+"""Spark's name of a join of streams."""
+_REFUSED = 3
+"""Exit code with a RuntimeFailure as JSON on standard output."""
 _SPARKS_OWN = "coalesce(column_family_name LIKE '$%', false)"
 
 
@@ -36,12 +42,13 @@ _SPARKS_OWN = "coalesce(column_family_name LIKE '$%', false)"
 class StatePiece:
     """A checkpoint that holds the operator's state, under its new number, as of a batch.
 
-    ``takes``: the condition that selects its entries; None selects all.
+    ``takes``: the condition that selects its entries, by the key columns ``by``; None selects all.
     """
 
     checkpoint: str
     batch: int
     takes: str | None = None
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +74,21 @@ def taken_of(share: OperatorTransfer) -> str | None:
     if share.by is not None:
         name = quote_string(f"$.{share.by.lower()}")
         of_scan = f"get_json_object(partition_key.{quoted(KEY)}, {name})"
-        column = f"partition_key.{quoted(share.by)}" if share.tag is None else of_scan
+        column = f"{_KEYS}.{quoted(share.by)}" if share.tag is None else of_scan
         values = ", ".join(quote_string(v) for v in share.values)
         conditions.append(f"{column} IN ({values})")
     if (part := share.part) is not None:
         name = quote_string(f"$.{part.column.lower()}")
         of_scan = f"CAST(get_json_object(partition_key.{quoted(KEY)}, {name}) AS {part.type})"
-        column = f"partition_key.{quoted(part.column)}" if share.tag is None else of_scan
+        column = f"{_KEYS}.{quoted(part.column)}" if share.tag is None else of_scan
         conditions.append(f"pmod(xxhash64({column}), {part.count}) = {part.index}")
     return f"({' AND '.join(conditions)})" if conditions else None
+
+
+def columns_of(share: OperatorTransfer) -> tuple[str, ...]:
+    """Return the key columns that the condition of a share names; a scan's keys are text."""
+    names = (share.by, share.part.column if share.part is not None else None)
+    return tuple(dict.fromkeys(n for n in names if n is not None)) if share.tag is None else ()
 
 
 def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
@@ -108,6 +121,8 @@ def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
             where=str(within),
             hint="nothing is lost: the units can continue where they stopped; try again when the machine is less busy",
         ) from error
+    if done.returncode == _REFUSED:
+        raise RuntimeFailure(**json.loads(done.stdout.splitlines()[-1]))
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("\tat ")]
         raise RuntimeFailure(
@@ -145,19 +160,37 @@ def _session() -> Any:
 
 def _rewrite(spark: Any, wanted: Reshaping) -> None:
     from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
 
     from headwater.connectors.sparksql import expression
+    from headwater.state.joinkeys import SIDES, key_columns, side_of
 
     jvm = spark.sparkContext._jvm
     options = jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
     every = options.INTERNAL_ONLY_READ_ALL_COLUMN_FAMILIES()
-    stores = _stores(Path(wanted.checkpoint) / "state" / str(wanted.operator))
+    name, stores = _described(Path(wanted.checkpoint) / "state" / str(wanted.operator))
+
+    def reader(piece: StatePiece) -> Any:
+        found = spark.read.format("statestore").option("path", piece.checkpoint)
+        return found.option("batchId", piece.batch).option("operatorId", wanted.operator)
 
     def read(piece: StatePiece, store: str) -> DataFrame:
-        reader = spark.read.format("statestore").option("path", piece.checkpoint)
-        reader = reader.option("batchId", piece.batch).option("operatorId", wanted.operator)
-        frame: DataFrame = reader.option("storeName", store).option(every, "true").load()
+        frame: DataFrame = reader(piece).option("storeName", store).option(every, "true").load()
         return frame
+
+    by = list(dict.fromkeys(column for piece in wanted.pieces for column in piece.by))
+    keys = dict.fromkeys(stores, F.col("partition_key"))
+    if name == _JOIN and by:
+        sides = {
+            side: key_columns([reader(p).option("joinSide", side).load() for p in wanted.pieces], by, side=side)
+            for side in SIDES
+        }
+        keys = {store: sides[side_of(store)] for store in stores}
+
+    def chosen(frame: DataFrame, piece: StatePiece, store: str) -> DataFrame:
+        if piece.takes is None:
+            return frame
+        return frame.withColumn(_KEYS, keys[store]).where(expression(piece.takes)).drop(_KEYS)
 
     class StoreChange:
         """The change of each store's state, one store after the other; called from Java."""
@@ -167,9 +200,9 @@ def _rewrite(spark: Any, wanted: Reshaping) -> None:
 
         def apply(self, first: Any) -> Any:
             store = self._left.pop(0)
-            frame = DataFrame(first, spark).where(expression(wanted.pieces[0].takes or "true"))
+            frame = chosen(DataFrame(first, spark), wanted.pieces[0], store)
             for piece in wanted.pieces[1:]:
-                frame = frame.unionByName(read(piece, store).where(expression(piece.takes or "true")))
+                frame = frame.unionByName(chosen(read(piece, store), piece, store))
             if len(wanted.pieces) > 1 and any(piece.takes for piece in wanted.pieces):
                 # Several pieces may hold the same timer. A list has one entry per value under one key.
                 same = ["partition_key", "key_bytes", "column_family_name"]
@@ -195,20 +228,24 @@ def _rewrite(spark: Any, wanted: Reshaping) -> None:
     rewriter.run()
 
 
-def _stores(place: Path) -> list[str]:
-    """Return the names of an operator's stores, in the order in which Spark processes them."""
+def _described(place: Path) -> tuple[str, list[str]]:
+    """Return an operator's name, and the names of its stores in the order in which Spark processes them."""
     file = place / "_metadata" / "v2" / "0"
     file = file if file.exists() else place / "_metadata" / "metadata"
     data = json.loads(file.read_text().split("\n", 1)[1])
-    return [str(info["storeName"]) for info in data["stateStoreInfo"]]
+    return str(data["operatorInfo"]["operatorName"]), [str(info["storeName"]) for info in data["stateStoreInfo"]]
 
 
 def main() -> int:
     """Run the rewritings described on standard input."""
     spark = _session()
-    for data in json.load(sys.stdin):
-        pieces = [StatePiece(**piece) for piece in data.pop("pieces")]
-        _rewrite(spark, Reshaping(**data, pieces=pieces))
+    try:
+        for data in json.load(sys.stdin):
+            pieces = [StatePiece(**piece) for piece in data.pop("pieces")]
+            _rewrite(spark, Reshaping(**data, pieces=pieces))
+    except RuntimeFailure as error:
+        print(json.dumps({"what": error.what, "where": error.where, "hint": error.hint}))
+        return _REFUSED
     return 0
 
 
