@@ -273,10 +273,11 @@ class _Ordering:
             Save(plan=s.plan, unit=key[0], sinks=tuple(sorted(sink for unit, sink in moved if unit == key[0])))
             for key, s in self._source_units()
         ]
-        for unit in self._by_place(map(self._plan.unit, self._transferred)):
+        beginning = self._by_place(map(self._plan.unit, self._transferred))
+        steps += [self._prepare(unit) for unit in beginning if unit.id not in prepared]
+        # They may run at once: to divide state takes seconds on each node.
+        for unit in beginning:
             transfer = self._transferred[unit.id]
-            if unit.id not in prepared:
-                steps.append(self._prepare(unit))
             steps.append(Load(plan=self._id, unit=unit.id, transfer=transfer, saved=self._saved(transfer)))
         return [*steps, Switch(plan=self._id)]
 

@@ -221,7 +221,7 @@ Step = (  # fmt: skip
     | Forget
     | Watch
 )
-_SIDE_BY_SIDE = FormerOutput | Check | Preflight | WarmUp | Start | Finish
+_SIDE_BY_SIDE = FormerOutput | Check | Preflight | WarmUp | Save | Load | Start | Finish
 
 
 def side_by_side(steps: Sequence[Step]) -> tuple[int, ...]:
