@@ -250,9 +250,9 @@ def test_a_kill_at_every_call_of_a_hand_over_loses_no_state(
     site = apart("count")
     first, begun = len(site.zones.calls), begun_by(site)
     site.check(site.apply(LOWER), LOWER)
-    assert [c for c in calls_of(site.zones, "save", "load")][:5] == [
-        "save FP@E1", "save FP@E4", "save AD@S1", "save AD@S2", "load AD@E1",
-    ]  # fmt: skip
+    calls = calls_of(site.zones, "save", "load")
+    assert sorted(calls[:4]) == ["save AD@S1", "save AD@S2", "save FP@E1", "save FP@E4"]
+    assert {"load AD@E1", "load AD@E4"} <= set(calls[4:])
     for number in range(first, len(site.zones.calls), every):
         for moment in ("before", "after"):
             copy = apart(f"{number}-{moment}")
