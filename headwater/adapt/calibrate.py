@@ -16,9 +16,9 @@ import numpy as np
 from pydantic import computed_field
 
 from headwater.adapt.model import Costs, Facts, HostKey, Predicted, host_of, predict, rows_of, stateful_of
+from headwater.adapt.rewritten import as_running, as_written, narrowed, rewriting_of
 from headwater.adapt.window import Window
 from headwater.core.jsonform import Unbounded
-from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
 from headwater.placement.queueing import Floats
 from headwater.plan.model import DeploymentPlan, Unit
@@ -68,16 +68,32 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """Knowledge of a deployment: measured profile, costs, and the observations they were fitted to."""
+    """Knowledge of a deployment: measured profile, costs, and the observations they were fitted to.
+
+    ``profile`` is that of the dataflow that ran, whose rewriting is named by ``rewriting``; ``written``: that of the
+    dataflow as it was written, where it was rewritten.
+    """
 
     profile: Profile
     costs: Costs = field(default_factory=Costs)
     seen: tuple[Observation, ...] = ()
+    written: Profile | None = None
+    rewriting: str = ""
+
+    def of(self, plan: DeploymentPlan) -> Learned:
+        """Return what is known of a plan's dataflow, also where another rewriting of it ran before."""
+        name = rewriting_of(plan)
+        if name == self.rewriting or self.written is None:
+            return replace(self, profile=narrowed(self.profile, plan.dataflow), rewriting=name)
+        return replace(self, profile=as_running(plan, self.written), rewriting=name)
 
 
 def learn(before: Learned, plan: DeploymentPlan, seen: Window) -> Learned:
     """Update the profile and the costs with a window."""
-    profile = _measured(narrowed(before.profile, plan.dataflow), plan, seen)
+    before = before.of(plan)
+    profile = _measured(before.profile, plan, seen)
+    if plan.written is not None:
+        before = replace(before, written=as_written(plan, profile, before.written))
     facts = facts_of(replace(before, profile=profile), plan, seen)
     observed = [
         o for unit in plan.units if unit.id in seen.units and (o := _observation(plan, unit, seen, facts)) is not None
@@ -88,7 +104,7 @@ def learn(before: Learned, plan: DeploymentPlan, seen: Window) -> Learned:
     fresh = {o.alike: o for o in (*older, *observed) if o.weight > _FADED}
     kept = tuple(fresh.values())[-_KEPT:]
     costs = _fitted(before.costs, plan, observed, kept)
-    found = Learned(profile=profile, costs=costs, seen=kept)
+    found = replace(before, profile=profile, costs=costs, seen=kept)
     return replace(found, costs=replace(costs, latency=_stretched(found, plan, seen)))
 
 
@@ -105,6 +121,7 @@ def _stretched(learned: Learned, plan: DeploymentPlan, seen: Window) -> float:
 
 def facts_of(learned: Learned, plan: DeploymentPlan, seen: Window) -> Facts:
     """Return the facts for predictions: learned values, and the state of hosts and links."""
+    learned = learned.of(plan)
     rates = {**learned.profile.rates, **seen.rates(plan)}
     capacity, delay = {}, {}
     for name, link in seen.links.items():
@@ -114,22 +131,13 @@ def facts_of(learned: Learned, plan: DeploymentPlan, seen: Window) -> Facts:
             delay[name] = link.now.delay_s
     return Facts(
         profile=narrowed(learned.profile.model_copy(update={"rates": rates}), plan.dataflow),
+        written=learned.written,
         costs=learned.costs,
         others=_others(plan, seen),
         cores={key: h.cores for key, h in seen.hosts.items()},
         capacity=capacity,
         delay=delay,
         trigger=seen.trigger,
-    )
-
-
-def narrowed(profile: Profile, flow: Dataflow) -> Profile:
-    """Return the profile without operators that no longer exist."""
-    return profile.model_copy(
-        update={
-            "operators": {o: p for o, p in profile.operators.items() if o in flow},
-            "rates": {o: r for o, r in profile.rates.items() if o in flow},
-        }
     )
 
 

@@ -1,9 +1,10 @@
 """Decide whether to change a running deployment, and how; judge a change afterwards. Pure.
 
 A decision is due when a measured figure violates a limit, an expected one will, or another placement would cost
-enough less to pay for the change. The choice is within all limits with a margin and costs least, the price of
-changes included; if there is none, it comes markedly nearer to the limits. A placement that was left because it
-broke a limit is not chosen again while conditions stay the same.
+enough less to pay for the change. So may another rewriting. The choice is within all limits with a margin and costs
+least, the price of changes included; if there is none, it comes markedly nearer to the limits. A placement or a
+rewriting that was left, because it broke a limit or did not save enough, is not chosen again while conditions stay
+the same.
 """
 
 from __future__ import annotations
@@ -17,12 +18,21 @@ from typing import Any, Literal
 from headwater.adapt.calibrate import Learned, facts_of
 from headwater.adapt.compliance import Figures, breaks, measured, sink_units, strain
 from headwater.adapt.evaluate import BatchModel, disagreement
+from headwater.adapt.measuredwork import (
+    MeasuredWork,
+    is_settled,
+    measured_work,
+    selectivities_differ,
+    share_saved,
+    stateless_selectivities,
+)
 from headwater.adapt.model import Facts, HostKey, predict
 from headwater.adapt.options import Alternative, Option, Options, name_of
 from headwater.adapt.slo import SLO
 from headwater.adapt.window import Window
 from headwater.core.errors import HeadwaterError
 from headwater.core.jsonform import dump
+from headwater.core.quantity import format_size
 from headwater.placement.exact import Exactness
 from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
@@ -49,11 +59,14 @@ _ALIKE = 1.25
 """Factor up to which rates, links and hosts count as unchanged."""
 
 
+_UNSETTLED = "selectivities still change"
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCase:
     """Measurements of a deployment: seconds, bytes/s into the top layer, shares of hosts, rows/s.
 
-    ``others``: other load of each host. ``capacity``: bytes/s of links, if known.
+    ``others``: other load of each host. ``capacity``: bytes/s of links, if known. ``work``: of a rewritten dataflow.
     """
 
     latency_s: float | None
@@ -64,11 +77,12 @@ class MeasuredCase:
     others: Mapping[str, float]
     rates: Rates
     capacity: Mapping[str, float | None]
+    work: MeasuredWork | None
 
 
 @dataclass(frozen=True)
 class Left:
-    """A placement that was left because of a limit, and the conditions at that time."""
+    """A placement or rewriting that was left, because of a limit or without a gain, and the conditions then."""
 
     decided: str | None
     """The name of the deployment; None if an older version recorded only layers."""
@@ -78,11 +92,12 @@ class Left:
     capacity: Mapping[str, float | None]
     load_of_others: Mapping[str, float]
     why: str
+    selectivity: Mapping[str, float] = field(default_factory=dict)
 
     def is_of(self, plan: DeploymentPlan) -> bool:
-        """Return whether a plan has the same placement and cuts."""
+        """Return whether a plan has the same placement, cuts and rewriting."""
         if self.decided is not None:
-            return name_of(plan.deployment) == self.decided
+            return name_of(plan) == self.decided
         at = {x: dict(own) for x, own in plan.layers_at.items()}
         return dict(plan.layers) == dict(self.layers) and at == {x: dict(y) for x, y in self.at.items()}
 
@@ -173,10 +188,13 @@ class Case:
             others={f"{host} ({zone})": h.others for (zone, host), h in self.seen.hosts.items()},
             rates=self.newest.rates(self.plan),
             capacity={name: x.now.capacity for name, x in self.seen.links.items()},
+            work=measured_work(self.plan, self.learned, self.seen),
         )
 
 
 GAIN = "gain"
+REWRITE = "rewriting"
+"""Another rewriting of the dataflow costs less."""
 UNDO = "undo"
 _EXPECTED = "expected "
 
@@ -278,6 +296,8 @@ def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
         strained = max(strained, strain(case.slo, case.extrapolated()))
     others = [_judged(case, o, facts) for o in options.others()]
     chosen: Option | None = None
+    if alarm.trigger == GAIN and not is_settled(case.plan, case.learned, case.seen):
+        others = [replace(o, why_not=o.why_not or _UNSETTLED) if o.rules else o for o in others]
     able = [o for o in others if not o.why_not]
     for wanted in _best_first(case.slo, alarm, current, able, strained=strained):
         refused = _refused(case.plan, wanted.plan)
@@ -285,6 +305,8 @@ def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
             chosen = wanted
             break
         others[others.index(wanted)] = replace(wanted, why_not=refused)
+    if alarm.trigger == GAIN and chosen is not None and chosen.rules:
+        alarm = Alarm(REWRITE, _saving(current, chosen))
     told = tuple(_told(case, alarm, o, chosen) for o in others)
     why = _why(alarm, chosen)
     if chosen is not None and (said := disagreement(chosen.estimates, BatchModel(facts or case.facts()))):
@@ -297,7 +319,8 @@ def _best_first(slo: SLO, alarm: Alarm, current: Option, able: Sequence[Option],
     keeping = sorted((o for o in able if o.keeps), key=lambda o: (_price(o), o.figures.latency))
     if alarm.trigger == GAIN:
         least = max(LEAST_GAIN, slo.gain * current.figures.cost)
-        return [o for o in keeping if _price(o) <= current.figures.cost - least]
+        cheaper = [o for o in keeping if _price(o) <= current.figures.cost - least]
+        return [*cheaper, *sorted((o for o in keeping if o.saves and o not in cheaper), key=_work)]
     if keeping:
         most = _price(keeping[0]) + LEAST_GAIN
         return sorted(keeping, key=lambda o: (max(_price(o), most), strain(slo, o.figures)))
@@ -317,12 +340,18 @@ def _refused(running: DeploymentPlan, wanted: DeploymentPlan) -> str:
     return ""
 
 
+def _work(option: Option) -> tuple[float, float]:
+    """Return the bytes per second over all links, in steps of a hundredth, and the cores of rows."""
+    bytes_ = sum(option.predicted.links.values())
+    return round(math.log(max(bytes_, 1.0)) * 100), option.predicted.cores
+
+
 def _price(option: Option) -> float:
     return option.figures.cost * (1 + Exactness.price * option.moved)
 
 
 def _judged(case: Case, option: Option, supposed: Facts | None) -> Option:
-    """Exclude options that were left because of a limit while conditions are, or are supposed to be, the same."""
+    """Exclude options that were left while conditions are, or are supposed to be, the same."""
     for one in case.left:
         if one.is_of(option.plan) and not _better_now(case, one, supposed):
             return replace(option, why_not=one.why)
@@ -330,7 +359,12 @@ def _judged(case: Case, option: Option, supposed: Facts | None) -> Option:
 
 
 def _better_now(case: Case, left: Left, supposed: Facts | None) -> bool:
-    """Return whether load is markedly lower, or capacity higher, than when a placement was left."""
+    """Return whether load is markedly lower, or capacity higher, than when a placement was left.
+
+    For a rewriting, other selectivities count too.
+    """
+    if selectivities_differ(left.selectivity, stateless_selectivities(case.plan, case.learned)):
+        return True
     rates = case.newest.rates(case.plan) if supposed is None else supposed.profile.rates
     if total(rates) * _ALIKE < left.rate:
         return True
@@ -357,17 +391,30 @@ def _told(case: Case, alarm: Alarm, option: Option, chosen: Option | None) -> Op
         return option
     if option.breaks:
         return replace(option, why_not="; ".join(b.text for b in option.breaks))
+    if option.rules and not option.saves and alarm.trigger in (GAIN, REWRITE):
+        return replace(option, why_not=f"it does not save {case.slo.gain:.0%} and the price of the change")
     if chosen is None:
         return replace(option, why_not=f"it does not cost {case.slo.gain:.0%} less, or too little less to pay")
-    if alarm.trigger != GAIN and _price(option) <= _price(chosen) + LEAST_GAIN:
+    if alarm.trigger not in (GAIN, REWRITE) and _price(option) <= _price(chosen) + LEAST_GAIN:
         return replace(option, why_not=f"'{chosen.name}' costs as much and leaves more room")
     return replace(option, why_not=f"'{chosen.name}' costs less, including its moves")
+
+
+def _saving(current: Option, chosen: Option) -> str:
+    """Describe what another rewriting saves, as predicted."""
+    before, after = (sum(o.predicted.links.values()) for o in (current, chosen))
+    if chosen.saves == "bytes":
+        return f"it saves {1 - after / before:.0%} of {format_size(before)}/s over links"
+    now, then = current.predicted.cores, chosen.predicted.cores
+    if chosen.saves == "load":
+        return f"it saves {1 - then / now:.0%} of the {now:.2g} cores that rows take"
+    return f"it costs {chosen.figures.cost:.3g} instead of {current.figures.cost:.3g}"
 
 
 def _why(alarm: Alarm, chosen: Option | None) -> str:
     if chosen is None:
         return f"{alarm.text}; nothing better was found"
-    if alarm.trigger == GAIN:
+    if alarm.trigger in (GAIN, REWRITE):
         return f"{chosen.name}: {alarm.text}"
     how = "keeps to all limits" if chosen.keeps else "comes nearer to them"
     return f"{alarm.text}; {chosen.name} {how}"
@@ -389,6 +436,18 @@ def _figures(known: Mapping[str, Any]) -> Figures:
     )
 
 
+def _measured_saving(case: Case, decided: Mapping[str, Any]) -> tuple[float, str] | None:
+    """Return the measured share of the bytes or the load that a chosen rewriting saved; None if not measured."""
+    chosen, others = decided.get("chosen"), decided.get("alternatives") or []
+    after = case.shown().work
+    before = (decided.get("measured") or {}).get("work")
+    if chosen is None or chosen >= len(others) or not before or after is None:
+        return None
+    of = others[chosen].get("saves")
+    share = share_saved(before, after, of) if of else None
+    return None if share is None else (share, "bytes over links" if of == "bytes" else "load of rows")
+
+
 @dataclass(frozen=True)
 class Judgement:
     """Result of a judgement of a change."""
@@ -403,7 +462,8 @@ def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Judgement:
 
     A change is worse if it breaks a limit that was met, or breaks one by more than before, while rates are not
     higher than then. The prediction for the unchanged deployment counts like its measurement: rates had risen, and
-    their effect was not yet visible.
+    their effect was not yet visible. A rewriting that was chosen for a gain is worse, too, if it saves less than half
+    of the least gain: selectivities of filters may depend on their order.
     """
     found = case.measured()
     now = strain(case.slo, found)
@@ -416,9 +476,14 @@ def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Judgement:
     verdict: Verdict = "as good"
     if now > 1.0 and now > 1.1 * was and not more_to_do:
         verdict = "worse"
-    elif now < was / 1.1 or (trigger == GAIN and not broken):
+    elif now < was / 1.1 or (trigger in (GAIN, REWRITE) and not broken):
         verdict = "better"
     text = "; ".join(b.text for b in broken) or "all limits are kept"
+    if trigger == REWRITE and (saved := _measured_saving(case, decided)) is not None:
+        share, of = saved
+        text = f"{text}; it saves {share:.0%} of the {of}"
+        if share <= case.slo.gain / 2:
+            verdict = "worse"
     data = {
         **{k: v for k, v in dump(case.shown()).items() if k != "capacity"},
         "verdict": verdict,

@@ -74,7 +74,8 @@ def stateful_of(plan: DeploymentPlan, unit: Unit) -> int:
 class Facts:
     """Input of a prediction.
 
-    ``profile``: operators' costs and selectivities, and the sources' rates. ``others``: cores of a host used by
+    ``profile``: operators' costs and selectivities, and the sources' rates; ``written``: those of a rewritten dataflow
+    as it was written, as far as they were known before. ``others``: cores of a host used by
     others; ``cores``: available cores, if measured. ``capacity`` (bytes/s) and ``delay`` of links: measured, else
     from the continuum; ``taken``: bytes/s of other dataflows.
     """
@@ -87,6 +88,7 @@ class Facts:
     delay: Mapping[str, float] = field(default_factory=dict)
     taken: Mapping[str, float] = field(default_factory=dict)
     trigger: float = 0.5
+    written: Profile | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,8 @@ class Predicted:
 
     ``load``: the used share of each host's cores, others' use included. ``work``: the part of it for rows and others;
     the rest, the fixed cost of batches, shrinks as batches get longer. ``links``: bytes/s by name.
-    ``bandwidth``: bytes/s into the top layer. ``reaches``: (p50, p95) at each unit's output.
+    ``bandwidth``: bytes/s into the top layer. ``cores``: used by the rows of all units. ``reaches``: (p50, p95) at
+    each unit's output.
     """
 
     p50: float
@@ -115,6 +118,7 @@ class Predicted:
     work: Mapping[HostKey, float]
     links: Mapping[str, float]
     bandwidth: float
+    cores: float
     reaches: Mapping[str, tuple[float, float]]
 
 
@@ -209,6 +213,7 @@ class _Prediction:
             work=work,
             links=links,
             bandwidth=sum(bytes_ for name, bytes_ in links.items() if name in into_top),
+            cores=math.fsum(self.work(u) for u in self._plan.units),
             reaches=reaches,
         )
 

@@ -1,4 +1,4 @@
-"""Alternatives to the running deployment: one edit away, or chosen by schedulers; each with a prediction. Pure.
+"""Alternatives to the running deployment: edits, schedulers' choices, other rewritings; with predictions. Pure.
 
 Edits are moves to another layer, cuts and fusions inside a zone, and units on more, fewer or other hosts.
 """
@@ -23,6 +23,7 @@ from headwater.adapt.evaluate import (
     disagreement,
 )
 from headwater.adapt.model import Facts, HostKey, Predicted
+from headwater.adapt.reoptimise import Saved, other_rewritings, saves
 from headwater.adapt.slo import SLO
 from headwater.continuum.model import Host
 from headwater.core.errors import HeadwaterError, PlacementError
@@ -45,10 +46,12 @@ _SCHEDULER = "tsoo_exact"
 _NO_FACTS = Facts(profile=Profile())
 
 
-def name_of(deployment: Deployment) -> str:
-    """Return a deployment's id: a hash of its decisions."""
-    text = json.dumps([sorted(deployment.cuts), deployment.placement.to_data()], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+def name_of(plan: DeploymentPlan) -> str:
+    """Return the id of a plan's decisions: a hash of its cuts and its placement, and of what rewriting chose."""
+    decided: list[object] = [sorted(plan.deployment.cuts), plan.deployment.placement.to_data()]
+    if plan.written is not None:
+        decided.append(plan.dataflow.to_data())
+    return hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()
 
 
 def capability(host: Host, name: str) -> float:
@@ -59,7 +62,11 @@ def capability(host: Host, name: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """An option as recorded with decisions. ``decided`` is the id of its cuts and its placement."""
+    """An option as recorded with decisions. ``decided`` is the id of its cuts, its placement and its rewriting.
+
+    ``rules``: in words, those that another rewriting applies in addition, or no longer; ``saves``: bytes over links or
+    load of rows, where it saves enough of them. ``links_bytes_per_s``: over all links. ``row_cores``: used by rows.
+    """
 
     name: str
     layers: Mapping[str, str]
@@ -76,6 +83,10 @@ class Alternative:
     keeps: bool
     breaks: tuple[str, ...]
     why_not: str
+    rules: tuple[str, ...]
+    saves: Saved | None
+    links_bytes_per_s: float
+    row_cores: float
 
 
 @dataclass(frozen=True)
@@ -83,7 +94,7 @@ class Option:
     """A possible deployment, with its plan and its prediction.
 
     ``moved``: number of operators, per location, that change their place. ``work``: for each host the used share of
-    its cores without the fixed cost of batches, see ``Predicted``.
+    its cores without the fixed cost of batches, see ``Predicted``. ``rules`` and ``saves``: see ``Alternative``.
     """
 
     name: str
@@ -95,6 +106,8 @@ class Option:
     breaks: tuple[Break, ...]
     estimates: tuple[Estimate, ...]
     why_not: str = ""
+    rules: tuple[str, ...] = ()
+    saves: Saved | None = None
 
     @property
     def deployment(self) -> Deployment:
@@ -112,7 +125,7 @@ class Option:
             layers=self.plan.layers,
             at=self.plan.layers_at,
             cuts=tuple(sorted(self.deployment.cuts)),
-            decided=name_of(self.deployment),
+            decided=name_of(self.plan),
             models=self.estimates,
             disagreement=disagreement(self.estimates, BatchModel(_NO_FACTS)),
             latency_s=self.figures.latency,
@@ -123,6 +136,10 @@ class Option:
             keeps=self.keeps,
             breaks=tuple(b.text for b in self.breaks),
             why_not=self.why_not,
+            rules=self.rules,
+            saves=self.saves,
+            links_bytes_per_s=sum(self.predicted.links.values()),
+            row_cores=self.predicted.cores,
         )
 
 
@@ -153,6 +170,7 @@ class Options:
         within: float,
     ) -> None:
         self._plan, self._slo = plan, slo
+        self._facts, self._beside = facts, beside
         self._model = BatchModel(facts)
         self._within = within
         self._unexplained = unexplained
@@ -173,7 +191,7 @@ class Options:
         return self._option("as it is", self._plan, 0)
 
     def others(self) -> Iterator[Option]:
-        """Yield each alternative once: moves, nearest first, then other cuts and hosts, then a scheduler's."""
+        """Yield each alternative once: moves, nearest first, other cuts and hosts, a scheduler's, other rewritings."""
         known = [self._plan.deployment]
         work = work_of(self._plan)
         for name, deployment, touched in self._deployments():
@@ -185,7 +203,42 @@ class Options:
             except HeadwaterError:
                 continue
             if work_of(plan) != work:
-                yield self._option(name, plan, touched)
+                yield self._option(name, replace(plan, written=self._plan.written), touched)
+        yield from self._rewritings(work)
+
+    def _rewritings(self, work: Work) -> Iterator[Option]:
+        """Yield other rewritings of the dataflow; the operators of units that they restart count as moved."""
+        for other in other_rewritings(self._plan, self._facts):
+            new = [u for u in other.plan.units if (u.key, u.zone, u.locations) not in work]
+            moved = sum(len(u.operators) for u in new)
+            apart = Options(
+                other.plan, self._slo, other.facts(self._facts), beside=self._beside,
+                unexplained=self._unexplained, within=self._within,
+            )  # fmt: skip
+            if not apart.fits:
+                continue
+            found, now = apart.rewritten(moved), self.current.predicted
+            yield replace(
+                found,
+                name=other.name,
+                rules=other.rules,
+                why_not=other.why_not,
+                saves=saves(now, found.predicted, gain=self._slo.gain, moved=moved),
+            )
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the plan's placement fits the placement problem, so that it has a cost."""
+        try:
+            self._setting.placement(self._plan.deployment)
+        except (KeyError, PlacementError):
+            return False
+        return True
+
+    def rewritten(self, moved: int) -> Option:
+        """Return the plan itself as an alternative to one of another rewriting."""
+        found = self._option("", self._plan, moved)
+        return replace(found, breaks=breaks(self._slo, found.figures, within=self._within))
 
     def _deployments(self) -> Iterator[tuple[str, Deployment, int]]:
         """Yield deployments by name, each with the number of operators that its edit touches in place."""

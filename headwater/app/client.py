@@ -292,7 +292,11 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
     base = _newest(store, request.of) if store is not None and request.of is not None else None
     if request.of is not None and base is None:
         raise DeploymentError("has no plan", where=f"deployment '{request.of}'", hint="apply one first")
-    dataflow = request.dataflow or (base.dataflow if base else None)
+    dataflow, written = request.dataflow, None
+    if dataflow is None and base is not None:
+        dataflow, written = base.dataflow, base.written
+        if request.rewrite and written is not None:
+            dataflow = written.dataflow
     continuum = request.continuum or (base.continuum if base else None)
     if dataflow is None or continuum is None:
         raise DeploymentError("a dataflow and a continuum are needed", hint="give both, or a deployment")
@@ -300,6 +304,7 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
     if request.rewrite:
         rules = rules_without(request.without_rules)
         optimised = optimise(dataflow, continuum, request.profiles.get(dataflow.name), rules)
+        written = optimised.written(dataflow, request.without_rules)
         dataflow = optimised.dataflow
         if optimised.profile is not None:
             request = replace(request, profiles={**request.profiles, dataflow.name: optimised.profile})
@@ -321,6 +326,7 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
     plan = planning.build(dataflow, continuum, decided, pooled=pooled)
     for edit in request.edits:
         plan = planning.build(dataflow, continuum, edited(plan, edit), pooled=pooled)
+    plan = replace(plan, written=written)
     if prediction is not None and prediction.limit_check is not None and prediction.limit_check.missing:
         plan = replace(plan, warnings=(*plan.warnings, prediction.limit_check.missing))
     found = Proposal(

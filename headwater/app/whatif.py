@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from headwater.adapt.calibrate import narrowed
 from headwater.adapt.decide import GAIN, Alarm, Case, Choice, decide
 from headwater.adapt.model import Facts
 from headwater.adapt.options import Alternative, Option
+from headwater.adapt.rewritten import narrowed
 from headwater.adapt.slo import SLO
 from headwater.adapt.window import Window, window
 from headwater.app import stores
@@ -359,8 +359,11 @@ def _beside(store: StoreReader, name: str) -> Iterator[Beside]:
     for other in store.deployments():
         if other.name != name and other.phase != "stopped" and other.active_plan is not None:
             plan, kept = store.plan(other.active_plan), store.learned(other.name)
-            profile = kept.profile if kept else store.profile(other.name)
-            yield plan, None if profile is None else narrowed(profile, plan.dataflow)
+            profile = store.profile(other.name)
+            if kept is not None:
+                yield plan, kept.of(plan).profile
+            else:
+                yield plan, None if profile is None else narrowed(profile, plan.dataflow)
 
 
 def _assumed(plan: DeploymentPlan, facts: Facts) -> tuple[str, ...]:

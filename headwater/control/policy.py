@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headwater.adapt.ahead import likely
-from headwater.adapt.calibrate import Learned, learn, narrowed
+from headwater.adapt.calibrate import Learned, learn
 from headwater.adapt.compliance import sink_units, strain
 from headwater.adapt.decide import (
     GAIN,
+    REWRITE,
     UNDO,
     Alarm,
     Case,
@@ -64,7 +65,7 @@ CALM = 0.6
 TryOut = Callable[[str, DeploymentPlan], bool]
 """Starts to warm up a plan of a named deployment beside the running units; False where it cannot start now."""
 REMEMBERED = 3600.0
-"""Seconds for which a placement is not chosen again that was left because it broke a limit."""
+"""Seconds for which a placement or rewriting is not chosen again that broke a limit or did not save enough."""
 _STALE = 60.0
 """Seconds after which a proposal expires that has lost its reason."""
 
@@ -207,7 +208,7 @@ class Policy:
                 known, plan = self._watched.get(other.name), self._store.plan(other.active_plan)
                 profile = self._store.profile(other.name)
                 if known and known.learned:
-                    profile = narrowed(known.learned.profile, plan.dataflow)
+                    profile = known.learned.of(plan).profile
                 found.append((plan, profile))
         return tuple(found)
 
@@ -292,7 +293,7 @@ class Policy:
         self, decisions: Sequence[Decision], record: DeploymentRecord, found: Sequence[Alarm], now: float
     ) -> None:
         """Expire proposals that have lost their reason."""
-        reasons = {GAIN, UNDO, *(a.limit for a in found)}
+        reasons = {GAIN, REWRITE, UNDO, *(a.limit for a in found)}
         for one in decisions:
             if one.state != "proposed":
                 continue
@@ -360,13 +361,16 @@ class Policy:
 
 
 def given_up(store: StoreReader, name: str, now: float) -> tuple[Left, ...]:
-    """Return placements that earlier decisions gave up, so that they are not chosen again."""
+    """Return placements and rewritings that earlier decisions gave up, so that they are not chosen again.
+
+    A rewriting that was left for one that saves more is not among them: it may be chosen again when that saves more.
+    """
     found = []
     for one in store.decisions(name):
         if now - one.at > REMEMBERED or one.trigger == GAIN:
             continue
         ago = f"{now - one.at:.0f} s ago"
-        if one.state in ("kept", "watched"):
+        if one.state in ("kept", "watched") and one.trigger != REWRITE:
             found.append(_left(one, one.data.get("current"), f"it was left {ago}: {one.why}"))
         chosen, others = one.data.get("chosen"), one.data.get("alternatives") or []
         if one.state in ("undone", "failed") and chosen is not None and chosen < len(others):
@@ -391,4 +395,5 @@ def _left(one: Decision, option: Mapping[str, object] | None, why: str) -> Left 
         capacity=dict(measured.get("capacity") or {}),
         load_of_others=dict(measured.get("others") or {}),
         why=why,
+        selectivity=dict((measured.get("work") or {}).get("selectivity") or {}),
     )

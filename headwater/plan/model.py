@@ -14,6 +14,7 @@ from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.types import StoredTime
 from headwater.plan.deployment import Deployment, layers_of
+from headwater.plan.written import Written
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,8 @@ class DeploymentPlan:
     pooled: bool = False
     """Whether the plan merges several dataflows that come and go: a new one starts at the current end of the
     stream, and a removed one gives its state up."""
+    written: Annotated[Written | None, Field(exclude_if=operator.not_)] = None
+    """What the dataflow was rewritten from; None where it runs as it was written."""
 
     @cached_property
     def locations(self) -> tuple[str, ...]:

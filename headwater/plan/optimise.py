@@ -11,7 +11,7 @@ with names, keys and state of its own. Rewriting it again finds nothing more to 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,6 +30,7 @@ from headwater.plan.figures import FlowFigures
 from headwater.plan.place import Setting
 from headwater.plan.profile import Known, Profile
 from headwater.plan.traffic import Traffic, least_traffic, traffic
+from headwater.plan.written import Written
 from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten
 
 _STEPS = 100  # of one operator by one rule
@@ -51,12 +52,17 @@ class RuleUse:
     saves_bytes_per_s: float = 0.0
     saves_cores: float = 0.0
 
+    @property
+    def text(self) -> str:
+        """The rule, the operator, and the change, without figures."""
+        return f"{self.rule} at '{self.operator}': {self.what}"
+
     def __str__(self) -> str:
         if self.applied and self.saves_cores:
-            return f"{self.rule} at '{self.operator}': {self.what}; saves {self.saves_cores:.2g} cores"
+            return f"{self.text}; saves {self.saves_cores:.2g} cores"
         if self.applied:
-            return f"{self.rule} at '{self.operator}': {self.what}; saves {format_size(self.saves_bytes_per_s)}/s"
-        return f"not {self.rule} at '{self.operator}': {self.what}"
+            return f"{self.text}; saves {format_size(self.saves_bytes_per_s)}/s"
+        return f"not {self.text}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +94,19 @@ class Rewriting:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimised:
-    """The chosen dataflow, its placement, its profile, and how it came about."""
+    """The chosen dataflow, its placement, its profile, and how it came about; ``origins`` as in ``Written``."""
 
     dataflow: Dataflow
     deployment: Deployment
     profile: Profile | None
     rewriting: Rewriting
+    origins: Mapping[str, str]
+
+    def written(self, dataflow: Dataflow, without_rules: Iterable[str]) -> Written:
+        """Return what a plan keeps of the dataflow that was rewritten, so that it can be rewritten again."""
+        applied = tuple(use.text for use in self.rewriting.rules if use.applied)
+        without = tuple(sorted(without_rules))
+        return Written(dataflow=dataflow, without_rules=without, rules=applied, origins=self.origins)
 
 
 def optimise(
@@ -118,7 +131,13 @@ def optimise(
     )
     deployment = in_layers(flow, continuum, found.layers)
     build(flow, continuum, deployment)
-    return Optimised(dataflow=flow, deployment=deployment, profile=found.figures.profile(), rewriting=rewriting)
+    return Optimised(
+        dataflow=flow,
+        deployment=deployment,
+        profile=found.figures.profile(),
+        rewriting=rewriting,
+        origins=found.figures.origins,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

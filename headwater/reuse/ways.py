@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headwater.adapt.calibrate import narrowed
 from headwater.adapt.model import Facts, predict
+from headwater.adapt.rewritten import narrowed
 from headwater.continuum.model import Continuum
 from headwater.core.errors import ErrorList
 from headwater.dataflow.graph import Dataflow

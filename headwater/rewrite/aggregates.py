@@ -129,10 +129,14 @@ SPLIT_AGGREGATE = RewriteRule(
     name="split-aggregate",
     summary="each zone aggregates its rows, and the results are merged behind the link",
     apply=split_aggregate,
+    makes_state=True,
 )
 GROUP_VALUES = RewriteRule(
     name="group-values",
     summary="each zone sends each value of a column once, for distinct values and percentiles",
     apply=group_values,
+    makes_state=True,
 )
-DROP_EARLY = RewriteRule(name="drop-early", summary="each zone drops its own duplicates first", apply=drop_early)
+DROP_EARLY = RewriteRule(
+    name="drop-early", summary="each zone drops its own duplicates first", apply=drop_early, makes_state=True
+)

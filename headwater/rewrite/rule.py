@@ -40,7 +40,8 @@ class RewriteRule:
     """A rewrite rule: its name, its effect in one line, and its function over a dataflow and an operator's name.
 
     ``behind``: it is about the stream behind the operator; otherwise about the streams before it. ``saves``: it is
-    applied where it saves bytes over links, or processor load without more bytes.
+    applied where it saves bytes over links, or processor load without more bytes. ``makes_state``: its dataflow has
+    other state.
     """
 
     name: str
@@ -48,3 +49,4 @@ class RewriteRule:
     apply: Callable[[Dataflow, str], RuleResult]
     behind: bool = False
     saves: Literal["bytes", "load"] = "bytes"
+    makes_state: bool = False

@@ -77,11 +77,13 @@ class Loop:
         first_in_cloud: str = "zones",
         costs: Costs | None = None,
         change_s: float = 5.0,
+        plan: DeploymentPlan | None = None,
+        profile: Profile = PROFILE,
     ) -> None:
         self.store = Store(place / "store.db")
         self.store.hold(HOLDER, 1e9)
-        plan = planned(first_in_cloud)
-        self.world = ModelledWorld(plan, Facts(profile=PROFILE, costs=costs or Costs()))
+        plan = plan or planned(first_in_cloud)
+        self.world = ModelledWorld(plan, Facts(profile=profile, costs=costs or Costs()))
         self.rate(100)
         self.wrong_by = 0.0
         """Seconds by which the machine's clock is wrong."""
@@ -93,7 +95,7 @@ class Loop:
         self.store.want("two", "run", plan)
         self._take_up()
         self._end()
-        self.store.keep_profile("two", PROFILE)
+        self.store.keep_profile("two", profile)
         self.store.set_slo("two", slo)
 
     def clock(self) -> float:
