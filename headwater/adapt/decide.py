@@ -436,6 +436,11 @@ def _figures(known: Mapping[str, Any]) -> Figures:
     )
 
 
+def saving_is_measured(case: Case, decided: Mapping[str, Any]) -> bool:
+    """Return whether it can be told what a rewriting has saved: rows have come since the change."""
+    return _measured_saving(case, decided) is not None
+
+
 def _measured_saving(case: Case, decided: Mapping[str, Any]) -> tuple[float, str] | None:
     """Return the measured share of the bytes or the load that a chosen rewriting saved; None if not measured."""
     chosen, others = decided.get("chosen"), decided.get("alternatives") or []

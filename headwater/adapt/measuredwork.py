@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.adapt.calibrate import Learned
+from headwater.adapt.calibrate import Learned, facts_of
+from headwater.adapt.model import row_factors
 from headwater.adapt.reoptimise import Saved
 from headwater.adapt.window import Window
 from headwater.dataflow.graph import Dataflow
@@ -43,6 +44,7 @@ def measured_work(plan: DeploymentPlan, learned: Learned, seen: Window) -> Measu
     if plan.written is None:
         return None
     learned = learned.of(plan)
+    factors = row_factors(plan, facts_of(learned, plan, seen))
     known, rows, came = Known(plan.dataflow, learned.profile), dict[str, float](), 0.0
     for unit in plan.units:
         counted = seen.units[unit.id].operators if unit.id in seen.units else {}
@@ -53,7 +55,7 @@ def measured_work(plan: DeploymentPlan, learned: Learned, seen: Window) -> Measu
     return MeasuredWork(
         rows_per_s=rows,
         source_rows_per_s=came,
-        cpu_s={id_: known.operator(id_).cpu_s * learned.costs.row.get(id_, 1.0) for id_ in plan.dataflow.order},
+        cpu_s={id_: known.operator(id_).cpu_s * factors.get(id_, 1.0) for id_ in plan.dataflow.order},
         links_bytes_per_s=math.fsum(
             seen.channels[c.id].bytes * len(c.links)
             for c in plan.channels
@@ -99,7 +101,7 @@ def share_saved(before: Mapping[str, Any], after: MeasuredWork, of: Saved) -> fl
 
 
 def is_settled(plan: DeploymentPlan, learned: Learned, seen: Window) -> bool:
-    """Return whether the selectivities of a window are the learned ones, but for chance."""
+    """Return whether the selectivities of a window are the learned ones, but for chance; not if nothing was counted."""
     known = stateless_selectivities(plan, learned)
     counts: dict[str, tuple[float, float]] = {}
     for unit in seen.units.values():
@@ -112,7 +114,7 @@ def is_settled(plan: DeploymentPlan, learned: Learned, seen: Window) -> bool:
         chance = 2 * math.sqrt(max(share * (1 - share), 0.0) / rows_in)
         if abs(share - before) > max(_LITTLE, _SETTLED * before, chance):
             return False
-    return True
+    return bool(counts)
 
 
 def selectivities_differ(before: Mapping[str, float], now: Mapping[str, float]) -> bool:

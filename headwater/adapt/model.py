@@ -168,6 +168,25 @@ def rows_of(plan: DeploymentPlan, known: Known) -> tuple[dict[tuple[str, str], f
     return taken, channels
 
 
+def row_factors(plan: DeploymentPlan, facts: Facts) -> dict[str, float]:
+    """Return by operator the factor on its cost of rows: for all of a unit the mean, weighted by their work.
+
+    Only the processor time of a whole unit is measured. Where the rows of its operators grow alike, the fit cannot tell
+    which of them costs more; the profile can.
+    """
+    known = Known(plan.dataflow, facts.profile)
+    taken, _ = rows_of(plan, known)
+    sums: dict[str, tuple[float, float]] = {}
+    for unit in plan.units:
+        work = {id_: taken[unit.id, id_] * known.operator(id_).cpu_s for id_ in unit.operators}
+        whole = math.fsum(work.values())
+        fitted = math.fsum(amount * facts.costs.row.get(id_, 1.0) for id_, amount in work.items())
+        for id_, amount in work.items():
+            before, weight = sums.get(id_, (0.0, 0.0))
+            sums[id_] = before + amount * (fitted / whole if whole else 1.0), weight + amount
+    return {id_: amount / weight if weight else facts.costs.row.get(id_, 1.0) for id_, (amount, weight) in sums.items()}
+
+
 def _share_of(plan: DeploymentPlan, unit: Unit, channel: Channel) -> float:
     """Return the share of a channel's rows that a reader takes, if those of all locations are equally many."""
     if unit.id not in channel.located:

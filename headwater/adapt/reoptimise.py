@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from headwater.adapt.model import Facts, Predicted
+from headwater.adapt.model import Facts, Predicted, row_factors
 from headwater.adapt.rewritten import as_written, origin_of
 from headwater.core.errors import HeadwaterError
 from headwater.dataflow import operators as ops
@@ -99,13 +99,21 @@ class _Found:
     optimised: Optimised
     written: Written
     layers: Mapping[str, str]
+    running: Profile
+    """That of the running dataflow, at measured costs."""
+
+    @property
+    def profile(self) -> Profile:
+        """The optimiser's profile."""
+        assert self.optimised.profile is not None, "a known profile gives one"
+        return self.optimised.profile
 
 
 def _of_written(plan: DeploymentPlan, written: Written, facts: Facts, rules: tuple[RewriteRule, ...]) -> _Found | None:
     """Rewrite the dataflow as it was written."""
     factors: dict[str, float] = {}
-    for id_ in plan.dataflow.order:
-        factors.setdefault(origin_of(written, id_), facts.costs.row.get(id_, 1.0))
+    for id_, factor in row_factors(plan, facts).items():
+        factors.setdefault(origin_of(written, id_), factor)
     profile = _at_cost(as_written(plan, facts.profile, facts.written), factors)
     try:
         optimised = optimise(written.dataflow, plan.continuum, profile, rules)
@@ -114,7 +122,8 @@ def _of_written(plan: DeploymentPlan, written: Written, facts: Facts, rules: tup
     layers, _ = layers_of(optimised.deployment.placement, plan.continuum, optimised.dataflow.order)
     if not optimised.rewriting.placed:
         layers = marked_layers(written.dataflow, plan.continuum)
-    return _Found(optimised, optimised.written(written.dataflow, written.without_rules), layers)
+    running = _at_cost(facts.profile, row_factors(plan, facts))
+    return _Found(optimised, optimised.written(written.dataflow, written.without_rules), layers, running)
 
 
 def _of_running(plan: DeploymentPlan, written: Written, facts: Facts, rules: tuple[RewriteRule, ...]) -> _Found | None:
@@ -122,8 +131,9 @@ def _of_running(plan: DeploymentPlan, written: Written, facts: Facts, rules: tup
     flow = plan.dataflow
     bound = replace(flow, operators=tuple(replace(o, layer=plan.layers[o.id]) for o in flow.operators))
     keeping = tuple(rule for rule in rules if not rule.makes_state)
+    running = _at_cost(facts.profile, row_factors(plan, facts))
     try:
-        optimised = optimise(bound, plan.continuum, _at_cost(facts.profile, facts.costs.row), keeping)
+        optimised = optimise(bound, plan.continuum, running, keeping)
     except HeadwaterError:
         return None
     marks = {o.id: o.layer for o in flow.operators}
@@ -132,7 +142,7 @@ def _of_running(plan: DeploymentPlan, written: Written, facts: Facts, rules: tup
     further = {id_: written.origins.get(origin, origin) for id_, origin in optimised.origins.items()}
     applied = optimised.written(written.dataflow, written.without_rules)
     kept = replace(applied, rules=(*written.rules, *applied.rules), origins={**written.origins, **further})
-    return _Found(replace(optimised, dataflow=made), kept, plan.layers)
+    return _Found(replace(optimised, dataflow=made), kept, plan.layers, running)
 
 
 def _at_cost(profile: Profile, factors: Mapping[str, float]) -> Profile:
@@ -167,15 +177,26 @@ def _placed(plan: DeploymentPlan, found: _Found) -> Iterator[OtherRewriting]:
         except HeadwaterError:
             continue
         rules = _changed(plan.written.rules if plan.written else (), found.written.rules)
-        profile = found.optimised.profile
-        assert profile is not None, "a known profile gives one"
         yield OtherRewriting(
             name=f"rewritten: {rules[0]}" if rules else "rewritten",
             plan=replace(made, written=found.written),
-            profile=profile,
+            profile=_measured(plan, found, flow),
             rules=rules,
             why_not=unsafe(plan, found.written, flow),
         )
+
+
+def _measured(plan: DeploymentPlan, found: _Found, flow: Dataflow) -> Profile:
+    """Return the profile of a rewritten dataflow; that of operators which run now is the measured one."""
+
+    def work(operator: ops.Operator) -> ops.Operator:
+        return replace(operator, inputs=(), layer=None)
+
+    known = found.running.operators
+    alike = [o.id for o in flow.operators if o.id in known and work(plan.dataflow[o.id]) == work(o)]
+    return found.profile.model_copy(
+        update={"operators": {**found.profile.operators, **{id_: known[id_] for id_ in alike}}}
+    )
 
 
 def _same(one: Dataflow, other: Dataflow) -> bool:

@@ -28,6 +28,7 @@ from headwater.adapt.decide import (
     decide,
     judge,
     limit_of,
+    saving_is_measured,
     total,
 )
 from headwater.adapt.options import Work, work_of
@@ -66,6 +67,8 @@ TryOut = Callable[[str, DeploymentPlan], bool]
 """Starts to warm up a plan of a named deployment beside the running units; False where it cannot start now."""
 REMEMBERED = 3600.0
 """Seconds for which a placement or rewriting is not chosen again that broke a limit or did not save enough."""
+UNMEASURED = 60.0
+"""Seconds after the settling for which the verdict on a rewriting waits for rows."""
 _STALE = 60.0
 """Seconds after which a proposal expires that has lost its reason."""
 
@@ -262,6 +265,9 @@ class Policy:
             grown = total(case.newest.rates(case.plan)) > GROWN * max(1e-9, total(rates))
             hurry = grown and any(a.broken or a.expected for a in found)
             if now - ended < case.slo.settle and not hurry:
+                continue
+            unmeasured = one.trigger == REWRITE and not saving_is_measured(case, one.data)
+            if unmeasured and now - ended < case.slo.settle + UNMEASURED and not hurry:
                 continue
             outcome = judge(case, one.trigger, one.data)
             if outcome.verdict != "worse" or one.before is None or one.trigger == UNDO:
