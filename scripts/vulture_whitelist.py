@@ -83,6 +83,7 @@ _.bandwidth_bytes_per_s
 _.declared_bytes_per_s
 _.alternatives
 _.models
+_.row_cores
 _.unchanged
 
 # Pydantic reads a model's configuration.

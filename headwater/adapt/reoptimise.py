@@ -141,7 +141,8 @@ def _of_running(plan: DeploymentPlan, written: Written, facts: Facts, rules: tup
     made = replace(made, operators=tuple(replace(o, layer=marks.get(o.id, o.layer)) for o in made.operators))
     further = {id_: written.origins.get(origin, origin) for id_, origin in optimised.origins.items()}
     applied = optimised.written(written.dataflow, written.without_rules)
-    kept = replace(applied, rules=(*written.rules, *applied.rules), origins={**written.origins, **further})
+    before = tuple(rule for rule in written.rules if rule not in applied.rules)
+    kept = replace(applied, rules=(*before, *applied.rules), origins={**written.origins, **further})
     return _Found(replace(optimised, dataflow=made), kept, plan.layers, running)
 
 
@@ -178,11 +179,11 @@ def _placed(plan: DeploymentPlan, found: _Found) -> Iterator[OtherRewriting]:
             continue
         rules = _changed(plan.written.rules if plan.written else (), found.written.rules)
         yield OtherRewriting(
-            name=f"rewritten: {rules[0]}" if rules else "rewritten",
+            name=f"rewritten: {rules[0]}",
             plan=replace(made, written=found.written),
             profile=_measured(plan, found, flow),
             rules=rules,
-            why_not=unsafe(plan, found.written, flow),
+            why_not=unsafe(plan, made, found.written),
         )
 
 
@@ -207,23 +208,28 @@ def _same(one: Dataflow, other: Dataflow) -> bool:
 
 def _changed(now: tuple[str, ...], then: tuple[str, ...]) -> tuple[str, ...]:
     new = tuple(rule for rule in dict.fromkeys(then) if rule not in now)
-    return (*new, *(f"no longer {rule}" for rule in dict.fromkeys(now) if rule not in then))
+    gone = tuple(f"no longer {rule}" for rule in dict.fromkeys(now) if rule not in then)
+    return (*new, *gone) or ("the same rules in another order",)
 
 
-def unsafe(plan: DeploymentPlan, written: Written, flow: Dataflow) -> str:
-    """Return why a rewritten dataflow cannot go on with the state of the running one; '' if it can.
+def unsafe(plan: DeploymentPlan, made: DeploymentPlan, written: Written) -> str:
+    """Return why the plan of a rewritten dataflow cannot continue the running one; '' if it can.
 
-    State holds rows and groups of before the change. A filter behind them that moves before them would no longer drop
-    these. Duplicates are an exception: their state is never output.
+    State holds rows and groups of before the change, and so do channels that both plans have. A filter behind them that
+    moves before them would no longer drop these. Duplicates are an exception: their state is never output.
     """
     assert plan.written is not None
-    for id_ in plan.dataflow.order:
-        if not plan.dataflow[id_].stateful or id_ not in flow or isinstance(flow[id_], stateful.Dedup):
+    kept = {c.place: c.operator for c in plan.channels}
+    channels = dict.fromkeys(c.operator for c in made.channels if c.place in kept)
+    holding = [o.id for o in plan.dataflow.operators if o.stateful and not isinstance(o, stateful.Dedup)]
+    for id_ in (*channels, *holding):
+        if id_ not in made.dataflow:
             continue
         before = _filters(plan.dataflow, id_, plan.written)
-        for filter_, origin in _filters(flow, id_, written).items():
+        for filter_, origin in _filters(made.dataflow, id_, written).items():
             if filter_ not in before and (not origin or origin not in before.values()):
-                return f"'{filter_}' would move before '{id_}', whose state holds rows that it has to drop"
+                what = "state" if id_ in holding else "channel"
+                return f"'{filter_}' would move before '{id_}', whose {what} holds rows that it has to drop"
     return ""
 
 

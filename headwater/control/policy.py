@@ -67,7 +67,7 @@ TryOut = Callable[[str, DeploymentPlan], bool]
 """Starts to warm up a plan of a named deployment beside the running units; False where it cannot start now."""
 REMEMBERED = 3600.0
 """Seconds for which a placement or rewriting is not chosen again that broke a limit or did not save enough."""
-UNMEASURED = 60.0
+UNMEASURED = 120.0
 """Seconds after the settling for which the verdict on a rewriting waits for rows."""
 _STALE = 60.0
 """Seconds after which a proposal expires that has lost its reason."""

@@ -225,8 +225,22 @@ def options_view(data: Mapping[str, Any], *, unchosen: str) -> list[RenderableTy
             reasons.append(Text(f"{name}: chosen", style="bold"))
         elif why:
             reasons.append(Text(f"{name}: {why}"))
+        reasons += [Text(f"  {line}") for line in _rewriting(option, current)] if number >= 0 else []
     unwanted = [] if isinstance(chosen, int) or not unchosen else [Text(unchosen)]
     return [Text(""), table, Text(""), *reasons, *unwanted]
+
+
+def _rewriting(option: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """List the rules of another rewriting, and its bytes over links and load of rows beside the present ones."""
+    rules = option.get("rules")
+    if not isinstance(rules, Sequence) or not rules:
+        return []
+    sizes = [figures.size(_number(one.get("links_bytes_per_s"))) for one in (current, option)]
+    cores = [_plain(_number(one.get("row_cores"))) for one in (current, option)]
+    return [
+        *map(str, rules),
+        f"over links {sizes[0]}/s now and {sizes[1]}/s then; rows take {cores[0]} cores now and {cores[1]} then",
+    ]
 
 
 def _after(decision: Decision) -> Iterator[Text]:

@@ -104,7 +104,7 @@ def wait_until_learned(place: Path) -> None:
     while time.monotonic() < deadline:
         with closing(StoreReader.open(str(place / "store.db"))) as store:
             known = store.learned(NAME)
-        if known is not None and known.written is not None:
+        if known is not None and known.written is not None and "rows" in known.profile.operators:
             return
         time.sleep(0.5)
     raise AssertionError(f"nothing was learned\n{story(place)}")
@@ -139,7 +139,8 @@ def test_filters_are_reordered_while_rows_flow(endpoint: LocalEndpoint, tmp_path
         found = reordered(tmp_path)
         assert found.state == "kept" and found.after is not None, found
         assert "filter-order at 'second'" in found.why
-        assert "of the load of rows" in found.after["text"]
+        if found.after["work"]["source_rows_per_s"]:  # else a busy machine took longer for a batch than it was judged
+            assert "of the load of rows" in found.after["text"]
         active = client.in_force(NAME)
         assert order(active) == ["second", "first"] and "counts.partial" in active.dataflow
         assert active.written is not None and active.written.dataflow == flow

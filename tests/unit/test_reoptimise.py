@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 import headwater as hw
 from headwater.adapt.model import Facts, predict
 from headwater.adapt.options import Option, Options
-from headwater.adapt.reoptimise import other_rewritings, saves
+from headwater.adapt.reoptimise import other_rewritings, saves, unsafe
 from headwater.adapt.rewritten import as_running, as_written
 from headwater.adapt.slo import SLO
 from headwater.app.client import Client, PlanRequest
+from headwater.continuum.model import Continuum
 from headwater.control import tables
 from headwater.control.records import Decision
 from headwater.dataflow.graph import Dataflow
@@ -28,6 +29,7 @@ from headwater.plan.edit import Move
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.optimise import optimise
 from headwater.plan.profile import OperatorProfile, Profile
+from headwater.plan.written import Written
 from headwater.rewrite.rules import rules_without
 from tests.unit.looped import BEGIN, ZONES, Loop
 
@@ -303,3 +305,39 @@ def test_advice_names_the_rule_and_waits_for_a_person(begin: Begin) -> None:
     loop.go(60)
     assert order(loop.world.plan) == ["second", "first"]
     assert loop.store.decision(found.id).state == "kept"
+
+
+# ---------------------------------------------------------------- what cannot go on
+
+
+THREE = Continuum.from_text("""
+name: three
+layers: [edge, site, cloud]
+zones:
+  C1: {layer: cloud}
+  S1: {layer: site, parent: C1}
+  E1: {layer: edge, parent: S1, locations: [nyc]}
+""")
+
+
+def test_a_filter_that_would_pass_rows_in_a_channel_is_not_moved() -> None:
+    """Rows in the channel to the cloud were not filtered, and nobody behind it would filter them."""
+
+    def planned(*order: str) -> DeploymentPlan:
+        builder = hw.flow("two", locations=["nyc"])
+        stream = builder.read.json("/data/{location}", "ts timestamp, zone int").with_watermark("ts", "1 second")
+        for step in order:
+            layer, _, name = step.partition(" ")
+            stream = stream.to_layer(layer)
+            stream = stream.where("zone > 3") if name == "kept" else stream.with_columns(more="zone + 1.0D")
+            stream = stream.named(name)
+        stream.to_layer("cloud").write.memory("result")
+        flow = builder.build()
+        return replace(build(flow, THREE), written=Written(dataflow=flow))
+
+    running = planned("edge wide", "site wider", "cloud kept")
+    same_channel = planned("edge wide", "edge kept", "site wider")
+    assert same_channel.written is not None
+    assert "'wider', whose channel holds rows" in unsafe(running, same_channel, same_channel.written)
+    new_channel = planned("edge wide", "site wider", "site kept")
+    assert new_channel.written is not None and unsafe(running, new_channel, new_channel.written) == ""

@@ -251,6 +251,7 @@ def _figures(name: str, one: Mapping[str, Any], before: Mapping[str, Any] | None
             "td",
             node("strong", name) if chosen else name,
             *([" ", tag("proposed", "water")] if chosen else []),
+            *(node("div", rule, cls="hw-soft") for rule in (one.get("rules") or ())[1:]),
         ),
         node("td", words.span(one.get("latency_s")), cls="n"),
         node("td", words.percent(load), cls="n"),
