@@ -36,6 +36,7 @@ from tests.unit.looped import BEGIN, ZONES, Loop
 CALM = SLO(mode="auto", max_latency=20.0, headroom=None, settle=15.0, cool_down=30.0)
 ROWS = 1000.0
 SELECTIVE, LOOSE = 0.1, 0.9
+WITHOUT = ("split-aggregate", "prune-columns")
 
 
 def filtered(*, marked: bool = True, behind: str = "") -> Dataflow:
@@ -63,9 +64,7 @@ def profile(first: float, second: float, **others: float) -> Profile:
     return Profile(dataflow="two", operators=operators, rates={"trips": {"nyc": ROWS}})
 
 
-def rewritten(
-    flow: Dataflow, known: Profile, without: tuple[str, ...] = ("split-aggregate", "prune-columns")
-) -> tuple[DeploymentPlan, Profile]:
+def rewritten(flow: Dataflow, known: Profile, without: tuple[str, ...] = WITHOUT) -> tuple[DeploymentPlan, Profile]:
     """Plan a dataflow as ``apply --rewrite`` does; return the plan and its profile."""
     found = optimise(flow, ZONES, known, rules_without(without))
     assert found.profile is not None
@@ -224,9 +223,9 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     number = itertools.count()
 
-    def make(slo: SLO = CALM) -> Loop:
+    def make(slo: SLO = CALM, without: tuple[str, ...] = WITHOUT, groups: float = 0.01) -> Loop:
         monkeypatch.setattr("time.time", lambda: BEGIN)
-        plan, known = rewritten(filtered(), profile(SELECTIVE, LOOSE))
+        plan, known = rewritten(filtered(), profile(SELECTIVE, LOOSE, zones=groups), without)
         place = tmp_path / str(next(number))
         place.mkdir()
         loop = Loop(place, slo, plan=plan, profile=known)
@@ -237,11 +236,11 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     yield make
 
 
-def drift(loop: Loop, first: float, second: float) -> None:
-    """Change the true selectivities of the filters."""
+def drift(loop: Loop, first: float, second: float, zones: float = 0.01) -> None:
+    """Change the true selectivities of the filters and of the aggregate."""
     known = loop.world.facts.profile
     changed = {id_: known.operators[id_].model_copy(update={"selectivity": share}) for id_, share in
-               (("first", first), ("second", second))}  # fmt: skip
+               (("first", first), ("second", second), ("zones", zones))}  # fmt: skip
     loop.world.facts = replace(
         loop.world.facts, profile=known.model_copy(update={"operators": {**known.operators, **changed}})
     )
@@ -292,6 +291,19 @@ def test_a_rewriting_that_does_not_save_is_undone_and_not_tried_again(begin: Beg
     tried, _ = loop.decisions()
     assert tried.state == "undone" and tried.after is not None and tried.after["verdict"] == "worse"
     assert order(loop.world.plan) == ["first", "second"]
+
+
+def test_partial_aggregates_that_begin_to_pay_are_refused_and_filters_still_reordered(begin: Begin) -> None:
+    loop = begin(without=("prune-columns",), groups=1.0)
+    assert "zones.partial" not in loop.world.plan.dataflow, "partial results of one row each save nothing"
+    loop.go(30)
+    drift(loop, LOOSE, SELECTIVE)
+    loop.go(100)
+    (found,) = loop.decisions()
+    assert (found.trigger, found.state) == ("rewriting", "kept")
+    assert order(loop.world.plan) == ["second", "first"]
+    split = [o for o in found.data["alternatives"] if any("split-aggregate" in rule for rule in o["rules"])]
+    assert split and all(o["why_not"].startswith("refused: ") and "state" in o["why_not"] for o in split)
 
 
 def test_advice_names_the_rule_and_waits_for_a_person(begin: Begin) -> None:
