@@ -101,11 +101,13 @@ def share_saved(before: Mapping[str, Any], after: MeasuredWork, of: Saved) -> fl
 
 
 def is_settled(plan: DeploymentPlan, learned: Learned, seen: Window) -> bool:
-    """Return whether the selectivities of a window are the learned ones, but for chance; not if nothing was counted."""
+    """Return whether the selectivities of a window are the learned ones, but for chance; not if no rows came."""
     known = stateless_selectivities(plan, learned)
     counts: dict[str, tuple[float, float]] = {}
+    came = False
     for unit in seen.units.values():
         for id_, rates in unit.operators.items():
+            came = came or bool(rates.rows_in and id_ in plan.dataflow and isinstance(plan.dataflow[id_], Source))
             if id_ in known and rates.rows_in and rates.rows_out is not None:
                 rows_in, rows_out = counts.get(id_, (0.0, 0.0))
                 counts[id_] = rows_in + rates.rows_in * seen.seconds, rows_out + rates.rows_out * seen.seconds
@@ -114,7 +116,7 @@ def is_settled(plan: DeploymentPlan, learned: Learned, seen: Window) -> bool:
         chance = 2 * math.sqrt(max(share * (1 - share), 0.0) / rows_in)
         if abs(share - before) > max(_LITTLE, _SETTLED * before, chance):
             return False
-    return bool(counts)
+    return came
 
 
 def selectivities_differ(before: Mapping[str, float], now: Mapping[str, float]) -> bool:

@@ -178,7 +178,9 @@ def row_factors(plan: DeploymentPlan, facts: Facts) -> dict[str, float]:
     taken, _ = rows_of(plan, known)
     sums: dict[str, tuple[float, float]] = {}
     for unit in plan.units:
-        work = {id_: taken[unit.id, id_] * known.operator(id_).cpu_s for id_ in unit.operators}
+        cost = {id_: known.operator(id_).cpu_s for id_ in unit.operators}
+        work = {id_: taken[unit.id, id_] * one for id_, one in cost.items()}
+        work = work if any(work.values()) else cost  # without rows, as if each took one
         whole = math.fsum(work.values())
         fitted = math.fsum(amount * facts.costs.row.get(id_, 1.0) for id_, amount in work.items())
         for id_, amount in work.items():
