@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from headwater.adapt.reoptimise import unsafe
 from headwater.app.stores import existing
 from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
@@ -33,6 +34,7 @@ from headwater.plan.outline import PlanOutline, outline
 from headwater.plan.place import ANNOTATED, PlacementRequest, Prediction, Setting, place
 from headwater.plan.profile import Known, Profile
 from headwater.plan.steps import CanarySettings, FormerOutputChoice, Step
+from headwater.plan.written import Written
 from headwater.reuse.pool import Pool
 from headwater.rewrite.rules import rules_without
 
@@ -338,6 +340,8 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
         rewriting=None if optimised is None else optimised.rewriting,
     )
     try:
+        if store is not None and not request.reset_state:
+            _check_rewriting(store.active_plan(plan.dataflow.name), plan)
         shown = preview(
             plan,
             store,
@@ -348,6 +352,22 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
     except HeadwaterError as error:
         return replace(found, refused=error)
     return replace(found, preview=shown)
+
+
+def _check_rewriting(active: DeploymentPlan | None, plan: DeploymentPlan) -> None:
+    """Refuse to rewrite a running dataflow, otherwise unchanged, in a way that changes its results."""
+    if active is None or plan.written is None:
+        return
+    written = active.written or Written(dataflow=active.dataflow)
+    if written.dataflow != plan.written.dataflow:
+        return
+    if why := unsafe(replace(active, written=written), plan, plan.written):
+        raise DeploymentError(
+            f"it cannot be rewritten so while it runs: {why}",
+            where=f"deployment '{plan.dataflow.name}'",
+            hint="leave filters where they are with --no-rewrite-rule filter-down, or give the state up with "
+            "--reset-state UNIT",
+        )
 
 
 def _decided(request: PlanRequest, dataflow: Dataflow, continuum: Continuum, base: DeploymentPlan | None) -> Deployment:

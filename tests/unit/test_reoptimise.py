@@ -113,6 +113,25 @@ def test_edits_keep_the_dataflow_as_written_and_a_new_rewriting_begins_with_it(t
     assert plain.plan.written is None
 
 
+def test_a_running_dataflow_is_not_rewritten_past_its_state_by_apply_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"two": profile(0.5, 0.5, behind=0.1)}
+    flow = filtered(behind="zone <> 3")
+    monkeypatch.setattr("time.time", lambda: BEGIN)
+    loop = Loop(tmp_path, CALM, plan=build(flow, ZONES), profile=known["two"])
+    client = Client(str(tmp_path / "store.db"))
+    request = PlanRequest(
+        dataflow=flow, continuum=ZONES, rewrite=True, profiles=known, without_rules=frozenset(WITHOUT)
+    )
+    refused = client.propose(request).refused
+    assert refused is not None and "'behind' would move before 'zones'" in str(refused)
+    assert "--no-rewrite-rule filter-down" in str(refused)
+    other = replace(request, without_rules=frozenset([*WITHOUT, "filter-down"]))
+    assert client.propose(other).refused is None
+    assert loop.store.active_plan("two") is not None
+
+
 @pytest.mark.parametrize("without", [(), ("split-aggregate", "prune-columns")])
 @pytest.mark.parametrize("marked", [True, False])
 def test_figures_of_the_written_dataflow_follow_from_those_of_the_running_one(
