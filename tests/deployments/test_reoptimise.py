@@ -63,7 +63,7 @@ PROFILE = Profile(
 
 
 class Feed(threading.Thread):
-    """Write rows twice a second; at first ``a`` is rarely 0, later ``b`` is."""
+    """Write rows twice a second; at first ``a`` is rarely 0, later ``b`` is. Each filter drops rows that the other keeps."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(daemon=True)
@@ -80,7 +80,7 @@ class Feed(threading.Thread):
             with draft.open("w") as file:
                 for n in range(60):
                     row = {"id": number * 100 + n, "ts": now, "k": f"k{n % 3}", "ballast": token_hex(150)}
-                    file.write(f"{json.dumps({**row, rare: int(n % 10 != 0), often: int(n % 11 == 5)})}\n")
+                    file.write(f"{json.dumps({**row, rare: int(n % 10 != 0), often: int(n % 4 == 0)})}\n")
             draft.rename(self._place / f"{number:06d}.json")
 
     def end(self) -> None:
