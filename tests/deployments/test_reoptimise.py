@@ -63,7 +63,10 @@ PROFILE = Profile(
 
 
 class Feed(threading.Thread):
-    """Write rows twice a second; at first ``a`` is rarely 0, later ``b`` is. Each filter drops rows that the other keeps."""
+    """Write rows twice a second; at first ``a`` is rarely 0, later ``b`` is.
+
+    Each filter drops rows that the other keeps.
+    """
 
     def __init__(self, place: Path) -> None:
         super().__init__(daemon=True)
