@@ -22,7 +22,7 @@ from headwater.placement.usage import Weights
 from headwater.plan import build as planning
 from headwater.plan.compare import compared
 from headwater.plan.cutcost import CutCost, cut_cost
-from headwater.plan.deployment import Deployment, layers_of
+from headwater.plan.deployment import Deployment
 from headwater.plan.diff import DiffOutline, PlanDiff, diff
 from headwater.plan.document import plan_id
 from headwater.plan.edit import Edit, edited
@@ -33,6 +33,7 @@ from headwater.plan.order import steps_to
 from headwater.plan.outline import PlanOutline, outline
 from headwater.plan.place import ANNOTATED, PlacementRequest, Prediction, Setting, place
 from headwater.plan.profile import Known, Profile
+from headwater.plan.search import optimise_placed, setting_of
 from headwater.plan.steps import CanarySettings, FormerOutputChoice, Step
 from headwater.plan.written import Written
 from headwater.reuse.pool import Pool
@@ -48,7 +49,8 @@ class PlanRequest:
     By default the operators' annotations place it. ``strategy`` chooses another placement, within ``limits``;
     ``profiles`` hold operator costs by dataflow, and ``compare`` evaluates the other strategies too. ``edits`` are
     applied afterwards, in order. ``decided`` is used as it is. ``pool`` is the origin of the dataflow and is stored
-    with the plan. ``rewrite``: choose an equivalent dataflow that sends less over links, by all rules but some.
+    with the plan. ``rewrite``: choose an equivalent dataflow that sends less over links, by all rules but some; with a
+    strategy, by those rules with which its placement costs least.
     """
 
     dataflow: Dataflow | None = None
@@ -302,21 +304,24 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
     continuum = request.continuum or (base.continuum if base else None)
     if dataflow is None or continuum is None:
         raise DeploymentError("a dataflow and a continuum are needed", hint="give both, or a deployment")
+    running = _in_force(store) if store is not None and (request.strategy or request.compare) else {}
+    strategy = request.strategy or (ANNOTATED if request.compare else None)
+    placing = None if strategy is None else _placement_request(request, dataflow.name, strategy, running)
     optimised: Optimised | None = None
     if request.rewrite:
-        rules = rules_without(request.without_rules)
-        optimised = optimise(dataflow, continuum, request.profiles.get(dataflow.name), rules)
+        rules, profile = rules_without(request.without_rules), request.profiles.get(dataflow.name)
+        if placing is None or request.strategy is None:
+            optimised = optimise(dataflow, continuum, profile, rules)
+        else:
+            optimised = optimise_placed(dataflow, continuum, profile, rules, placing)
         written = optimised.written(dataflow, request.without_rules)
         dataflow = optimised.dataflow
         if optimised.profile is not None:
             request = replace(request, profiles={**request.profiles, dataflow.name: optimised.profile})
-    running = _in_force(store) if store is not None and (request.strategy or request.compare) else {}
     prediction: Prediction | None = None
     others: Mapping[str, Prediction | HeadwaterError] = {}
-    strategy = request.strategy or (ANNOTATED if request.compare else None)
-    if strategy is not None:
+    if placing is not None:
         setting = _setting(dataflow, continuum, request.profiles.get(dataflow.name), optimised)
-        placing = _placement_request(request, dataflow.name, strategy, running)
         if request.compare:
             others = compare(setting, placing, observe=observe)
         decided, prediction = place(setting, placing)
@@ -396,11 +401,9 @@ def _in_force(store: StoreReader) -> dict[str, DeploymentPlan]:
 
 
 def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None, optimised: Optimised | None) -> Setting:
-    if optimised is None:
-        layers = planning.marked_layers(dataflow, continuum)
-    else:
-        layers, _ = layers_of(optimised.deployment.placement, continuum, dataflow.order)
-    return Setting(dataflow, continuum, layers, Known(dataflow, profile))
+    if optimised is not None:
+        return setting_of(optimised, continuum)
+    return Setting(dataflow, continuum, planning.marked_layers(dataflow, continuum), Known(dataflow, profile))
 
 
 def _placement_request(

@@ -67,11 +67,20 @@ class FlowFigures:
         found = 0.0
         for id_ in self.dataflow.order:
             operator = self.dataflow[id_]
-            origin = self.origins.get(id_, id_)
+            origin = self._work_of(id_)
             cost = self.known.operator(origin).cpu_s if origin else ASSUMED_CPU_S
             came = [sum(self.rows[i].values()) for i in operator.inputs] or [sum(self.rows[id_].values())]
             found += math.fsum(came) * cost
         return found
+
+    def _work_of(self, id_: str) -> str:
+        """Return the operator whose work per row an operator does; '' for assumed work.
+
+        A partial aggregate takes the rows that the whole one took.
+        """
+        if getattr(self.dataflow[id_], "partial", None):
+            id_ = self.dataflow.consumers[id_][0]
+        return self.origins.get(id_, id_)
 
     def selectivity(self, id_: str) -> float:
         """Return the rows out per row in of an operator."""
@@ -144,6 +153,8 @@ class FlowFigures:
             if id_ in profile.operators or origin in profile.operators or id_ not in self.known.dataflow:
                 measured = profile.operators.get(origin) or OperatorProfile()
                 update = {"selectivity": self.selectivity(id_), "bytes_out": self.bytes_out(id_)}
+                if (worker := profile.operators.get(self._work_of(id_))) is not None:
+                    update["cpu_s"] = worker.cpu_s
                 found[id_] = measured.model_copy(update=update)
         return profile.model_copy(update={"operators": found})
 

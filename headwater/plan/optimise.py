@@ -94,18 +94,22 @@ class Rewriting:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimised:
-    """The chosen dataflow, its placement, its profile, and how it came about; ``origins`` as in ``Written``."""
+    """The chosen dataflow, its placement, its profile, and how it came about; ``origins`` as in ``Written``.
+
+    ``left_out``: the rules without which a strategy's placement costs less (``plan.search``).
+    """
 
     dataflow: Dataflow
     deployment: Deployment
     profile: Profile | None
     rewriting: Rewriting
     origins: Mapping[str, str]
+    left_out: frozenset[str] = frozenset()
 
     def written(self, dataflow: Dataflow, without_rules: Iterable[str]) -> Written:
         """Return what a plan keeps of the dataflow that was rewritten, so that it can be rewritten again."""
         applied = tuple(use.text for use in self.rewriting.rules if use.applied)
-        without = tuple(sorted(without_rules))
+        without = tuple(sorted({*without_rules, *self.left_out}))
         return Written(dataflow=dataflow, without_rules=without, rules=applied, origins=self.origins)
 
 
