@@ -71,7 +71,7 @@ def optimise_placed(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Choice:
+class _PlacedRewriting:
     """A rewriting by some rules, and the prediction of the strategy's placement; ``error``: it finds none."""
 
     rules: tuple[RewriteRule, ...]
@@ -102,13 +102,13 @@ class _Choice:
     def _bytes_per_s(self) -> float:
         return math.fsum(x.bytes_per_s for x in self.prediction.links.values()) if self.prediction else math.inf
 
-    def costs_less(self, other: _Choice) -> bool:
+    def costs_less(self, other: _PlacedRewriting) -> bool:
         """Return whether it is placed, or within the limits, where the other is not, or costs less by a share."""
         if self.order[:2] != other.order[:2]:
             return self.order[:2] < other.order[:2]
         return self.cost < other.cost * (1 - _LEAST)
 
-    def is_better(self, other: _Choice) -> bool:
+    def is_better(self, other: _PlacedRewriting) -> bool:
         """Return whether it costs less than the other, or as much, with no more bytes: then the rules are useless."""
         as_good = all(one <= two for one, two in zip(self.order, other.order, strict=True))
         return as_good or self.costs_less(other)
@@ -132,10 +132,10 @@ class _Rewriter:
     profile: Profile | None
     request: PlacementRequest
 
-    def choice(self, rules: tuple[RewriteRule, ...]) -> _Choice:
+    def choice(self, rules: tuple[RewriteRule, ...]) -> _PlacedRewriting:
         optimised = optimise(self.dataflow, self.continuum, self.profile, rules)
         try:
             _, prediction = place(setting_of(optimised, self.continuum), self.request)
         except HeadwaterError as error:
-            return _Choice(rules=rules, optimised=optimised, error=error)
-        return _Choice(rules=rules, optimised=optimised, prediction=prediction)
+            return _PlacedRewriting(rules=rules, optimised=optimised, error=error)
+        return _PlacedRewriting(rules=rules, optimised=optimised, prediction=prediction)
