@@ -105,7 +105,11 @@ def by_id(rows: Iterable[Row]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("how", "column", "type_"),
-    [("inner", "location", None), ("left", "K", "string"), pytest.param("left", "day", "date", marks=pytest.mark.long)],
+    [
+        ("left", "K", "string"),
+        pytest.param("inner", "location", None, marks=pytest.mark.long),
+        pytest.param("left", "day", "date", marks=pytest.mark.long),
+    ],
 )
 def test_state_is_divided_by_any_key_and_merged_again(
     spark: Any, tmp_path: Path, how: str, column: str, type_: str | None

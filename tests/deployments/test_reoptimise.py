@@ -124,6 +124,7 @@ def reordered(place: Path) -> Decision:
         time.sleep(0.2)
 
 
+@pytest.mark.long
 def test_filters_are_reordered_while_rows_flow(endpoint: LocalEndpoint, tmp_path: Path, controller: Controller) -> None:
     """The filters are in the best order for the first data; other data come; no row and no open window is lost."""
     store, feed = str(tmp_path / "store.db"), Feed(tmp_path / "in" / "L1")
