@@ -19,13 +19,15 @@ if [ -f "$wheels/SHA256SUMS" ]; then # written when the wheels were chosen
 fi
 # One time for all files, so that the same packages and wheels give the same layers.
 : "${SOURCE_DATE_EPOCH:=$(git -C "$here" log -1 --format=%ct)}"
-export SOURCE_DATE_EPOCH
+STEADY_CACERTS="$here/steady_cacerts.py"
+export SOURCE_DATE_EPOCH STEADY_CACERTS
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 echo "base: Debian $suite with $packages"
 # Java's packages link manual pages into that directory.
 mmdebstrap --quiet --variant=minbase --include="$packages" --essential-hook='mkdir -p "$1/usr/share/man/man1"' \
+    --customize-hook='chroot "$1" python3 - "$SOURCE_DATE_EPOCH" < "$STEADY_CACERTS"' \
     --dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
     "$suite" "$scratch/base.tar" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
 
