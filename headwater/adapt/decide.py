@@ -57,8 +57,6 @@ LEAST_GAIN = 0.005
 """In RU, where 1 is the use of all resources: no change is made for less."""
 _ALIKE = 1.25
 """Factor up to which rates, links and hosts count as unchanged."""
-
-
 _UNSETTLED = "selectivities still change"
 
 
@@ -444,7 +442,7 @@ def saving_is_measured(case: Case, decided: Mapping[str, Any]) -> bool:
 def _measured_saving(case: Case, decided: Mapping[str, Any]) -> tuple[float, str] | None:
     """Return the measured share of the bytes or the load that a chosen rewriting saved; None if not measured."""
     chosen, others = decided.get("chosen"), decided.get("alternatives") or []
-    after = case.shown().work
+    after = measured_work(case.plan, case.learned, case.seen)
     before = (decided.get("measured") or {}).get("work")
     if chosen is None or chosen >= len(others) or not before or after is None:
         return None

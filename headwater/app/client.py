@@ -345,8 +345,8 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
         rewriting=None if optimised is None else optimised.rewriting,
     )
     try:
-        if store is not None and not request.reset_state:
-            _check_rewriting(store.active_plan(plan.dataflow.name), plan)
+        if store is not None and plan.written is not None and not request.reset_state:
+            _check_rewriting(store.active_plan(plan.dataflow.name), plan, plan.written)
         shown = preview(
             plan,
             store,
@@ -359,14 +359,14 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
     return replace(found, preview=shown)
 
 
-def _check_rewriting(active: DeploymentPlan | None, plan: DeploymentPlan) -> None:
+def _check_rewriting(active: DeploymentPlan | None, plan: DeploymentPlan, wanted: Written) -> None:
     """Refuse to rewrite a running dataflow, otherwise unchanged, in a way that changes its results."""
-    if active is None or plan.written is None:
+    if active is None:
         return
     written = active.written or Written(dataflow=active.dataflow)
-    if written.dataflow != plan.written.dataflow:
+    if written.dataflow != wanted.dataflow:
         return
-    if why := unsafe(replace(active, written=written), plan, plan.written):
+    if why := unsafe(replace(active, written=written), plan, wanted):
         raise DeploymentError(
             f"it cannot be rewritten so while it runs: {why}",
             where=f"deployment '{plan.dataflow.name}'",

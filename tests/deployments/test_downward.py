@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,17 +19,10 @@ from tests.deployments.downward import DOWNWARD, limits
 from tests.deployments.flows import CONTINUUM, rows
 from tests.deployments.test_generated import hold, law
 from tests.deployments.test_handover import written
-from tests.deployments.test_oracle import DECISIONS
+from tests.deployments.test_oracle import DECISIONS, cases_of
 
 
-def _cases() -> Iterator[Any]:
-    for name in DOWNWARD:
-        for decision in DECISIONS:
-            quick = (name, decision) == ("limits", "unit per layer")
-            yield pytest.param(name, decision, marks=[] if quick else [pytest.mark.long])
-
-
-@pytest.mark.parametrize(("name", "decision"), list(_cases()))
+@pytest.mark.parametrize(("name", "decision"), list(cases_of(DOWNWARD, "limits")))
 def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(60, seed=11), rows_per_file=20)
     source.release_all()

@@ -20,6 +20,7 @@ from headwater.channels.credential import TOKEN_ENV, SiteSecret
 from headwater.continuum.model import Continuum
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
+from tests import missing
 from tests.conftest import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,24 +53,18 @@ def as_root(*command: str) -> list[str]:
     return [*([] if os.getuid() == 0 else ["buildah", "unshare"]), *command]
 
 
-def skipped(why: str) -> None:
-    if os.environ.get("HEADWATER_NO_SKIP"):
-        raise AssertionError(why)
-    pytest.skip(why)
-
-
 def built(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Build the image; return its name."""
     wheels = Path(os.environ.get(WHEELS_ENV) or tmp_path_factory.mktemp("wheels"))
     if WHEELS_ENV not in os.environ:
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(wheels), f"{ROOT}[web,otel]"]
         if (made := subprocess.run(command, capture_output=True, text=True)).returncode:
-            skipped(f"the wheels cannot be had: {made.stderr[-300:]}")
+            missing.skip(f"the wheels cannot be had: {made.stderr[-300:]}")
     done = subprocess.run(
         [str(IMAGE / "build.sh"), str(wheels), NAME], capture_output=True, text=True, timeout=BUILD_SECONDS
     )
     if done.returncode and any(text in done.stderr for text in CANNOT):
-        skipped(f"this machine cannot build it: {done.stderr[-300:]}")
+        missing.skip(f"this machine cannot build it: {done.stderr[-300:]}")
     assert done.returncode == 0, done.stderr
     return NAME
 
@@ -79,7 +74,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, 
     """Build the image; yield its configuration and its files."""
     for program in ("buildah", "mmdebstrap", "unshare"):
         if shutil.which(program) is None:
-            skipped(f"no {program}")
+            missing.skip(f"no {program}")
     name = os.environ.get(IMAGE_ENV) or built(tmp_path_factory)
     run = subprocess.run(as_root("buildah", "from", "--pull-never", name), capture_output=True, text=True)
     container = run.stdout.strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,14 @@ DECISIONS = {
     "unit per layer": build.annotated,
     "unit per operator": build.unit_per_operator,
 }
+
+
+def cases_of(flows: Iterable[str], quick: str) -> Iterator[Any]:
+    """Yield each decision for each dataflow; all but one of ``quick`` are long tests."""
+    for name in flows:
+        for decision in DECISIONS:
+            is_quick = (name, decision) == (quick, "unit per layer")
+            yield pytest.param(name, decision, marks=[] if is_quick else [pytest.mark.long])
 
 
 def apart(flow: Dataflow, continuum: Continuum) -> Deployment:

@@ -22,6 +22,7 @@ import headwater as hw
 from headwater.continuum.model import Continuum
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
+from tests import missing
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,16 +124,10 @@ class Machine:
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def skipped(why: str) -> None:
-    if os.environ.get("HEADWATER_NO_SKIP"):
-        raise AssertionError(why)
-    pytest.skip(why)
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     if os.getuid() != 0 or shutil.which("systemd-nspawn") is None or not Path(PYTHON).exists():
-        skipped(f"needs root, systemd-nspawn and {PYTHON}")
+        missing.skip(f"needs root, systemd-nspawn and {PYTHON}")
     name, given, place = f"hw{os.getpid()}", tmp_path / "given", tmp_path / "machine"
     given.mkdir()
     place.mkdir()
@@ -159,7 +154,7 @@ def _first(started: subprocess.Popen[bytes], log: Path) -> int:
     deadline = time.monotonic() + INSTALL_SECONDS
     while time.monotonic() < deadline:
         if started.poll() is not None:
-            skipped(f"this machine boots no container: {log.read_text()[-500:]}")
+            missing.skip(f"this machine boots no container: {log.read_text()[-500:]}")
         for one in psutil.Process(started.pid).children(recursive=True):
             try:
                 is_first = one.cmdline()[:1] == ["/usr/lib/systemd/systemd"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,17 +19,10 @@ from tests.deployments.controllers import apply, running
 from tests.deployments.flows import SCHEMA, rows
 from tests.deployments.sideways import SIDEWAYS, TWO_CLOUDS, clouds
 from tests.deployments.test_handover import written
-from tests.deployments.test_oracle import DECISIONS
+from tests.deployments.test_oracle import DECISIONS, cases_of
 
 
-def _cases() -> Iterator[Any]:
-    for name in SIDEWAYS:
-        for decision in DECISIONS:
-            quick = (name, decision) == ("clouds", "unit per layer")
-            yield pytest.param(name, decision, marks=[] if quick else [pytest.mark.long])
-
-
-@pytest.mark.parametrize(("name", "decision"), list(_cases()))
+@pytest.mark.parametrize(("name", "decision"), list(cases_of(SIDEWAYS, "clouds")))
 def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(60, seed=19), rows_per_file=20)
     source.release_all()
