@@ -23,7 +23,7 @@ class CatchUpInput:
     def __init__(self, batches: CatchUpBatches, name: str) -> None:
         self._batches = batches
         self._name = name
-        self._goes_on = False
+        self._due = 0.0  # the next trigger of a query that goes on by itself (monotonic)
 
     @staticmethod
     def option(file: Path, checkpoint: Path, name: str, pace: float) -> str:
@@ -40,20 +40,18 @@ class CatchUpInput:
     def next_end(self, has_come: Callable[[Offset], bool]) -> Offset | None:
         """Wait for the end of the next batch to repeat and for its entries.
 
-        Return None for a query that goes on by itself, at its next trigger. Raise ChannelError for a query that is to
+        Return None for a query that goes on by itself: at once for its first batch, then at its next trigger, counted
+        from the begin of the batch before, as Spark does: a batch that took longer is followed at once. Raise ChannelError for a query that is to
         end, so that it plans no batch of its own.
         """
         deadline, batch = time.monotonic() + _SILENT, self._batches.next_batch
-        tick: float | None = None
         while True:
             now = self._batches.now()
             if now is None:
                 return None
             if now.publishes(batch):
-                if tick is None:
-                    tick = time.monotonic() + (self._batches.until_trigger if self._goes_on else 0.0)
-                self._goes_on = True
-                if now.ending or time.monotonic() >= tick:
+                if now.ending or time.monotonic() >= self._due:
+                    self._due = time.monotonic() + self._batches.until_trigger
                     return None
             elif now.ending or time.monotonic() > deadline:
                 raise ChannelError(

@@ -206,6 +206,22 @@ def test_a_released_query_goes_on_by_itself_and_one_that_is_given_up_plans_nothi
     assert again is not None and again.ending
 
 
+def test_a_batch_that_outlasts_its_trigger_is_followed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(tmp_path)
+    write_catch_up(query.file, CatchUpRecord(source="s", until=4, released=True))
+    query.plan(4)
+    until = iter([0.0, 3600.0, 3600.0])  # the first trigger has passed when the first batch ends
+    monkeypatch.setattr(CatchUpBatches, "until_trigger", property(lambda self: next(until)))
+    input_ = query.input(pace=3600.0)
+    assert [input_.next_end(lambda end: True) for _ in range(2)] == [None, None]
+    thread, found = waiting(lambda: input_.next_end(lambda end: True))
+    thread.join(0.2)
+    assert not found
+    end_catch_up(query.file)
+    thread.join(PATIENCE)
+    assert found == [None]
+
+
 def test_output_that_another_unit_has_published_is_discarded(tmp_path: Path) -> None:
     file, log = tmp_path / "catch_up.json", FileLog(tmp_path / "log")
     rows = pa.table({"id": pa.array([1, 2], pa.int64())})
