@@ -9,18 +9,17 @@ result is the optimum over all hosts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from headwater.placement.places import Places, places
+from headwater.placement.places import Places, from_lists, places
 from headwater.placement.placing import Placing
 from headwater.placement.problem import Placement, Problem
 from headwater.placement.queueing import Floats
 from headwater.placement.tables import Tables, tables_of_groups, tables_over
 
-_MOST_ROUNDS = 20
 _EACH = 4
 _CLOSE = 1e-9
 """Relative; a value within this distance of a bound has reached it."""
@@ -45,6 +44,11 @@ class Found:
         """Whether no placement has less."""
         return self.latency <= self.bound * (1 + _CLOSE)
 
+    @property
+    def impossible(self) -> bool:
+        """Whether no placement keeps all constraints: the search was complete, and all hosts took part in it."""
+        return self.placement is None and self.exhausted and math.isinf(self.bound)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
@@ -59,6 +63,7 @@ class Effort:
     nodes: int = 4_000
     work: int = 100_000
     rounds: int = 5
+    most: int = 20
     clouds: int = 1
 
 
@@ -67,11 +72,12 @@ def optimal(problem: Problem, effort: Effort | None = None) -> Found | None:
     effort = effort or Effort()
     if problem.together:
         return _of_groups(problem, effort)
-    zones = dict.fromkeys(_zones(problem, effort.clouds), 1)
+    listed = from_lists(problem)
+    zones = dict.fromkeys(_zones(problem, effort.clouds, listed), 1)
     found: Found | None = None
     nodes = work = 0
-    for turn in range(max(effort.rounds, _MOST_ROUNDS)):
-        among = places(problem, zones, rests=turn > 0)
+    for turn in range(max(effort.rounds, effort.most)):
+        among = places(problem, zones, listed, rests=turn > 0)
         made = tables_over(problem, among, effort.entries)
         if made is None:
             break
@@ -108,8 +114,8 @@ def _of_groups(problem: Problem, effort: Effort) -> Found | None:
     return Found(search.best, search.least, search.bound, search.exhausted, search.nodes)
 
 
-def _zones(problem: Problem, clouds: int) -> list[int]:
-    """Return the zones of pinned operators, those on the routes between them, and the clouds nearest to them."""
+def _zones(problem: Problem, clouds: int, listed: Sequence[int]) -> list[int]:
+    """Return the zones of pinned operators and of listed hosts, those on routes, and the clouds nearest to them."""
     network, application = problem.network, problem.application
     anchors: dict[int, None] = {}
     for operator in application.operators:
@@ -123,7 +129,7 @@ def _zones(problem: Problem, clouds: int) -> list[int]:
         for upper in (*anchors, *near.tolist()):
             route = network.route(zone, upper)
             found |= dict.fromkeys(z for link in route or () for z in link)
-    return list(found)
+    return list(found | dict.fromkeys(map(problem.zone_of, listed)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ respect, and one stand-in for all hosts of other zones, as near to each zone as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,9 @@ import numpy as np
 from headwater.placement.index import Index
 from headwater.placement.problem import Bools, Ints, Problem
 from headwater.placement.queueing import Floats, mm1_of
+
+_LISTED = 200
+"""Candidates that operators' lists of hosts add."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +85,23 @@ class Places:
         seconds[application.work[operator] > self.cpu_free] = np.inf
         seconds[application.room[operator] > self.memory_free] = np.inf
         if what.hosts is not None:
-            seconds[~np.isin(self.host, list(what.hosts))] = np.inf
+            seconds[~self._of_list(what.hosts)] = np.inf
         return seconds
+
+    def _of_list(self, hosts: frozenset[int]) -> Bools:
+        """Return the places that are in a list of hosts, or stand in for some of it that are no candidates."""
+        if hosts not in self._lists:
+            listed = np.fromiter(hosts, np.int32, len(hosts))
+            found = np.isin(self.host, listed)
+            zones = np.unique(self.problem.hosts.zone[listed[~np.isin(listed, self.host)]])
+            slot_of = {zone: slot for slot, zone in enumerate(self.zones)}
+            slots = [slot_of.get(int(zone), len(self.zones)) for zone in zones]
+            self._lists[hosts] = found | ((self.host < 0) & np.isin(self.slot, slots))
+        return self._lists[hosts]
+
+    @cached_property
+    def _lists(self) -> dict[frozenset[int], Bools]:
+        return {}
 
     def transfer(self, stream: tuple[int, int]) -> Floats:
         """Return a stream's transfer time between all places: [from, to]; ∞ without a route."""
@@ -109,31 +127,44 @@ class Places:
         return int(np.flatnonzero(self.host == host)[0])
 
 
-def places(problem: Problem, zones: Mapping[int, int], *, rests: bool = False) -> Places:
-    """Return candidate hosts of some zones: the given number of fronts for each, and pinned hosts.
+def from_lists(problem: Problem) -> list[int]:
+    """Return listed hosts that are candidates beside those of their zones: of long lists, some with quick access."""
+    operators, hosts = problem.application.operators, problem.hosts
+    lists = {what.hosts for what in operators if what.host is None and what.hosts is not None}
+    found: dict[int, None] = {}
+    for hosts_of in lists:
+        among = np.fromiter(hosts_of, np.int32, len(hosts_of))
+        order = np.lexsort((among, -hosts.cpu_free[among], hosts.lan_latency[among]))
+        found |= dict.fromkeys(among[order[: max(1, _LISTED // len(lists))]].tolist())
+    return list(found)
+
+
+def places(problem: Problem, zones: Mapping[int, int], listed: Sequence[int] = (), *, rests: bool = False) -> Places:
+    """Return candidate hosts of some zones: the given number of fronts for each, pinned hosts, and those ``listed``.
 
     ``rests``: every zone has a stand-in for its other hosts, not only where fronts omit an undominated host. The
-    bound without capacities is the same either way.
+    bound without capacities is the same either way. A list may have dominated hosts only, so it needs them too.
     """
     index, hosts = Index.of(problem.topology), problem.hosts
-    listed = tuple(zones)
-    wanted = {w.host for w in problem.application.operators if w.host is not None}
+    operators, given = problem.application.operators, tuple(zones)
+    wanted = {w.host for w in operators if w.host is not None} | set(listed)
+    rests = rests or any(w.hosts is not None for w in operators)
     found: list[int] = []
     stand_ins: list[tuple[float, ...]] = []
-    for slot, zone in enumerate(listed):
+    for slot, zone in enumerate(given):
         front = index.front(zone, zones[zone])
         known = {h for h in wanted if problem.zone_of(h) == zone}
         here = [*front.hosts, *known.difference(front.hosts)]
         found += here
         if front.rest is not None and (rests or not front.complete) and len(here) < index.count(zone):
             stand_ins.append((slot, *front.rest))
-    if len(listed) < problem.network.zones:
-        stand_ins.append((len(listed), *index.best))
-    slot_of = {zone: slot for slot, zone in enumerate(listed)}
+    if len(given) < problem.network.zones:
+        stand_ins.append((len(given), *index.best))
+    slot_of = {zone: slot for slot, zone in enumerate(given)}
     host = np.array(found, dtype=np.int32)
     rest = np.array(stand_ins, dtype=np.float64).reshape(-1, 6)
     fields = (hosts.lan_latency, hosts.lan_bandwidth, hosts.cpu, hosts.cpu_free, hosts.memory_free)
     joined = [np.concatenate((f[host], rest[:, n])) for n, f in enumerate(fields, start=1)]
     slots = [*(slot_of[problem.zone_of(h)] for h in found), *rest[:, 0]]
     every = np.append(host, np.full(len(rest), -1, dtype=np.int32))
-    return Places(problem, listed, every, np.array(slots, dtype=np.int32), *joined)
+    return Places(problem, given, every, np.array(slots, dtype=np.int32), *joined)

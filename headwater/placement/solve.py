@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from headwater.core.errors import HeadwaterError, PlacementError, suggestion
@@ -12,6 +13,7 @@ from headwater.placement.cost import Evaluation, evaluate, shortages
 from headwater.placement.greedy import GREEDY
 from headwater.placement.index import Indexed
 from headwater.placement.local import local_search
+from headwater.placement.necessary import overfull_access, refuse_lone
 from headwater.placement.optimal import Effort, optimal
 from headwater.placement.placing import Placing
 from headwater.placement.problem import Placement, Problem
@@ -26,6 +28,8 @@ _IMPROVED = 3
 _QUICK = ("aels", "tcep")
 """Strategies that are tried before a search."""
 _SHORT = Effort(nodes=2_000)
+_SHORTER = Effort(nodes=500, rounds=2, most=3)
+"""Of each of the many searches for a sufficient change."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,10 @@ def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, *
 
     Raises PlacementError for an unknown strategy, Unplaceable with the missing capacity if no placement is found.
     """
+    refuse_lone(problem)
     try:
+        if (overfull := overfull_access(problem)) is not None:
+            raise overfull
         found = choose(problem, strategy, plain=plain, **options)
         if wrong := shortages(problem, found.placement):
             raise Unplaceable(problem.application.operators[wrong[0].operator or 0].name, wrong)
@@ -99,9 +106,9 @@ def choose(problem: Problem, strategy: str, *, plain: bool = False, **options: A
 
 def _rescued(problem: Problem, strategy: str, plain: bool, error: Unplaceable) -> StrategyChoice:
     """Return a placement where a strategy finds none; raise Unplaceable with the smallest sufficient change."""
-    start = any_placement(problem)
+    start = None if error.certain else any_placement(problem)
     if start is None:
-        raise explained(problem, error, any_placement) from None
+        raise explained(problem, error, partial(any_placement, effort=_SHORTER)) from None
     if strategy == "cloud_only":
         raise error
     search = (HostScan if plain else Indexed)(Placing(problem))
@@ -109,8 +116,10 @@ def _rescued(problem: Problem, strategy: str, plain: bool, error: Unplaceable) -
     return StrategyChoice(local_search(problem, start, search), notes=(note,))
 
 
-def any_placement(problem: Problem) -> Placement | None:
+def any_placement(problem: Problem, effort: Effort = _SHORT) -> Placement | None:
     """Return a placement within all constraints; None if a short search finds none."""
+    if overfull_access(problem) is not None:
+        return None
     for name in _QUICK:
         try:
             found = choose(problem, name).placement
@@ -118,7 +127,7 @@ def any_placement(problem: Problem) -> Placement | None:
             continue
         if not shortages(problem, found):
             return found
-    best = optimal(problem, _SHORT)
+    best = optimal(problem, effort)
     if best is None or best.placement is None or shortages(problem, best.placement):
         return None
     return best.placement
@@ -165,11 +174,24 @@ def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> Strategy
         return StrategyChoice(_best_of_others(problem, plain, None), notes=(note,))
     if found.placement is not None and found.proven:
         return StrategyChoice(found.placement, found.bound)
+    if found.impossible:
+        raise _impossible(problem)
     placement = _best_of_others(problem, plain, found.placement)
     if evaluate(problem, placement).latency <= found.bound * (1 + 1e-9):
         return StrategyChoice(placement, found.bound)
     notes = (f"the search ended after {found.nodes:,} steps without a full proof",)
     return StrategyChoice(placement, found.bound, notes)
+
+
+def _impossible(problem: Problem) -> Unplaceable:
+    """Return the error of a problem that is known to have no placement."""
+    try:
+        wrong = shortages(problem, choose(problem, "aels").placement)
+        error = Unplaceable(problem.application.operators[wrong[0].operator or 0].name, wrong)
+    except Unplaceable as found:
+        error = found
+    error.certain = True
+    return error
 
 
 def _best_of_others(problem: Problem, plain: bool, known: Placement | None) -> Placement:

@@ -21,7 +21,7 @@ class Unplaceable(PlacementError):
 
     ``operator``: the one without a host. ``shortages``: the missing capacity. ``also``: other missing capacities, each
     of which would be enough instead. ``tie``: the operator's group, and the level of the operators of the group placed
-    before it.
+    before it. ``certain``: no placement exists, so none needs to be searched for.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Unplaceable(PlacementError):
         self.shortages = shortages
         self.also = tuple(also)
         self.tie = tie
+        self.certain = False
 
 
 def unplaceable(placing: Placing, operator: int) -> Unplaceable:

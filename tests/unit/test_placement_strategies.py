@@ -123,6 +123,57 @@ def test_the_optimum_is_that_of_trying_everything() -> None:
     assert infeasible
 
 
+def test_so_it_is_where_operators_list_their_hosts() -> None:
+    """Listed hosts may be weaker than others of their zone, and far from everything that is pinned."""
+    infeasible = 0
+    for seed in range(300):
+        problem = listed(mixed(seed, operators=4 + seed % 2, hosts=8, tight=seed % 2 == 0), seed)
+        least = best(problem)
+        found = optimal(problem, Effort(rounds=12))
+        assert found is not None
+        assert found.impossible == (least == math.inf)
+        if found.impossible:
+            infeasible += 1
+            continue
+        assert found.placement is not None and found.proven, seed
+        assert not shortages(problem, found.placement)
+        assert evaluate(problem, found.placement).latency == pytest.approx(found.latency)
+        assert found.latency == pytest.approx(least)
+    assert infeasible
+
+
+def listed(problem: Problem, seed: int) -> Problem:
+    """Let operators run on drawn hosts only."""
+    drawn = np.random.default_rng(seed)
+    operators = list(problem.application.operators)
+    every = np.arange(len(problem.hosts))
+    for o in problem.application.free:
+        if drawn.random() < 0.6:
+            among = drawn.choice(every, size=int(drawn.integers(1, 5)), replace=False)
+            operators[o] = replace(operators[o], hosts=frozenset(among.tolist()))
+    return replace(problem, application=Application(tuple(operators), problem.application.streams))
+
+
+def test_of_long_lists_the_bound_holds() -> None:
+    """Of a list that is longer than the candidates, the rest has stand-ins."""
+    proven = 0
+    for seed in range(20):
+        problem = mixed(seed, operators=5, hosts=400, zones=8)
+        few = np.random.default_rng(seed).choice(400, size=200, replace=False).tolist()
+        operators = tuple(
+            replace(o, hosts=frozenset(few)) if o.host is None else o for o in problem.application.operators
+        )
+        problem = replace(problem, application=Application(operators, problem.application.streams))
+        answer = solve(problem, "optimal")
+        assert answer.bound is not None and set(answer.placement[o] for o in problem.application.free) <= set(few)
+        proven += answer.gap == 0
+        for strategy in sorted(STRATEGIES):
+            if (found := solve(problem, strategy).evaluation.latency) < answer.evaluation.latency * (1 - 1e-9):
+                raise AssertionError((seed, strategy, found, answer.evaluation.latency))
+            assert answer.bound <= found * (1 + 1e-9), (seed, strategy)
+    assert proven > 12
+
+
 def test_no_strategy_is_below_the_bound() -> None:
     for seed in range(6):
         problem = g.problem(g.series_parallel(14, seed=seed), (5, 6, 20), seed=seed, units=("phys", "paper")[seed % 2])
