@@ -1,4 +1,4 @@
-"""Capacities that every placement needs: a problem without them is refused before any search. Pure."""
+"""Capacities that every placement needs: a problem without them has none, and no search is needed. Pure."""
 
 from __future__ import annotations
 
@@ -13,29 +13,25 @@ from headwater.placement.queueing import Floats
 from headwater.placement.why import Unplaceable
 
 
-def refuse_lone(problem: Problem) -> None:
-    """Raise Unplaceable where an operator needs more of a capacity than any host has free; name each such capacity.
+def lacking_everywhere(problem: Problem) -> Unplaceable | None:
+    """Return the error of the operator that needs most of a capacity, if no host has it free.
 
-    Operators that may only run on some hosts are left to a search: more allowed hosts may be enough for them. So are
-    those of which each host lacks another capacity.
+    Operators that may only run on some hosts do not count: more allowed hosts may be enough for them.
     """
     application = problem.application
     free = [o for o in application.free if application.operators[o].hosts is None]
-    short: dict[str, Shortage] = {}
     for constraint, there, unit in _capacities(problem):
         largest = float(there.max(initial=0.0))
         needs = {o: _needs(problem, o)[constraint] for o in free}
         o = max(needs, key=lambda o: needs[o], default=0)
-        if needs.get(o, 0.0) <= largest * (1 + ROUNDING) or (constraint == "cpu" and "processing rate" in short):
+        if needs.get(o, 0.0) <= largest * (1 + ROUNDING):
             continue
         host = int(np.argmax(there))
         amounts = (needs[o], largest)
         if constraint == "processing rate":
             amounts = (float(application.rate_in[o]), largest / application.operators[o].cpu)
-        short[constraint] = Shortage(constraint, problem.hosts.name(host), *amounts, unit, host, operator=o)
-    if short:
-        first = next(iter(short.values())).operator or 0
-        raise Unplaceable(application.operators[first].name, list(short.values()))
+        return _certain(problem, o, Shortage(constraint, problem.hosts.name(host), *amounts, unit, host))
+    return None
 
 
 def overfull_access(problem: Problem) -> Unplaceable | None:
@@ -59,10 +55,14 @@ def overfull_access(problem: Problem) -> Unplaceable | None:
             there = float(hosts.lan_bandwidth[host])
             if needed > there * (1 + ROUNDING):
                 short = Shortage("bandwidth", f"{way} {hosts.name(host)}", needed, there, "bits/s", host)
-                error = Unplaceable(application.operators[first[host]].name, [short])
-                error.certain = True
-                return error
+                return _certain(problem, first[host], short)
     return None
+
+
+def _certain(problem: Problem, operator: int, short: Shortage) -> Unplaceable:
+    error = Unplaceable(problem.application.operators[operator].name, [short])
+    error.certain = True
+    return error
 
 
 def _can_run(problem: Problem, operator: int, host: int) -> bool:
