@@ -3,8 +3,8 @@
 Dataflows run to their end on one Spark, in the same process, over zones whose links are metered: the Acme
 demonstration, the taxi query, the pipeline of the FlowUnits paper, the Nexmark queries (in the quick form, a few), and
 a dataflow of ``riot21`` (others by ``--flows``), with marks that put parsing and filters beside the sensors. The
-optimiser knows how many rows each operator takes and gives. The sinks of every variant are compared with one batch run
-before a figure counts.
+optimiser knows how many rows each operator takes and gives, and how many bytes they take in a channel. The sinks of
+every variant are compared with one batch run before a figure counts.
 
 * ``all_to_cloud``: sources and declarations of event time below, everything else in the cloud
 * ``by_marks``: layers as marked; ``marks_rewritten``: the same with ``--rewrite`` (not in the quick form)
@@ -34,6 +34,7 @@ from benchmarks import common
 from benchmarks.reuse.workloads import workload
 from examples.nexmark.flow import QUERIES
 from headwater.channels.blocks import encode_block
+from headwater.channels.linkstream import LEVELS
 from headwater.channels.segments import conform, normal_schema
 from headwater.continuum.model import Continuum
 from headwater.core.errors import RuntimeFailure
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 VARIANTS = ("all_to_cloud", "by_marks", "marks_rewritten", "optimised")
 LEVEL = 19  # of zstd
+SAMPLE = 20_000  # rows of an operator whose bytes in a channel are measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,16 +210,23 @@ def chosen_plans(case: Case, profile: Profile, *, quick: bool) -> dict[str, Depl
 
 
 def profile_of(case: Case, endpoint: LocalEndpoint) -> Profile:
-    """Return the selectivity of each operator, counted in one batch."""
+    """Return the selectivity of each operator, counted in one batch, and the bytes of its rows in a channel."""
     from headwater.testing.oracle import batch_frames
 
     flow = case.flow
-    rows = {id_: frame.count() for id_, frame in batch_frames(endpoint.session(), flow, case.continuum).items()}
+    frames = batch_frames(endpoint.session(), flow, case.continuum)
+    rows = {id_: frame.count() for id_, frame in frames.items()}
     operators = {}
     for id_ in flow.order:
         came = sum(rows[i] for i in flow[id_].inputs)
-        operators[id_] = OperatorProfile(selectivity=rows[id_] / came if came else 1.0)
+        size = bytes_of_row(frames[id_].limit(SAMPLE).toArrow()) if rows[id_] else None
+        operators[id_] = OperatorProfile(selectivity=rows[id_] / came if came else 1.0, bytes_out=size)
     return Profile(dataflow=flow.name, operators=operators)
+
+
+def bytes_of_row(rows: pa.Table) -> float:
+    """Return the bytes that a row takes in a channel's block."""
+    return len(encode_block(conformed(rows), level=LEVELS[0])) / rows.num_rows
 
 
 def measure(
