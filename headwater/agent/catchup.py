@@ -28,7 +28,7 @@ _LOOK = 0.01
 
 
 def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Callable[[], None]) -> int | None:
-    """Let a unit repeat the batches of another one, which ``early`` names; return how many are left.
+    """Let a unit repeat the batches of another one, which ``early`` names; return how many are left, or are to come.
 
     ``begin`` makes its checkpoint from the state of ``early``. Return None where it does not catch up.
     """
@@ -42,12 +42,13 @@ def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Cal
     _extend(units, spec, replace(found, until=None), early, done)
     query = units.catching_up.get(spec.id)
     if query is None:
-        query = units.catching_up[spec.id] = CatchUpQuery(spec.id, partial(units.catch_up, spec))
+        query = units.catching_up[spec.id] = CatchUpQuery(spec.id, partial(units.catch_up, spec), done)
     if (error := query.error) is not None:
         _LOG.warning("unit %s does not catch up: %s", spec.id, error, extra=spec.named)
         give_up(units, spec)
         return None
-    return early.batch - newest_batch(checkpoint / "commits")
+    done = newest_batch(checkpoint / "commits")
+    return max(early.batch - done, query.cold(done))
 
 
 def take_over(units: Units, spec: UnitSpec, source: str, saved: Saved) -> bool:

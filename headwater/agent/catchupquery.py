@@ -1,22 +1,30 @@
-"""The query of a unit that catches up. It is started in a thread: the unit is told of further batches meanwhile."""
+"""The query of a unit that catches up. It is started in a thread: the unit is told of further batches meanwhile.
+
+A query's first batches are slow: their code is loaded. So it is to repeat some before it takes over.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from headwater.core.errors import HeadwaterError, RuntimeFailure
 from headwater.query.query import Running
 
 _MOST = 60.0  # seconds to start a query
+_WARM = 2  # repeated batches after which a query is as quick as later
+_PATIENCE = 2.0  # seconds without another batch to repeat after which these are not awaited
 
 
 class CatchUpQuery:
-    """A query that is being started, runs, or has failed."""
+    """A query that is being started, runs, or has failed; ``begun`` is the batch after which it begins."""
 
-    def __init__(self, unit: str, start: Callable[[], Running]) -> None:
+    def __init__(self, unit: str, start: Callable[[], Running], begun: int) -> None:
         self._unit = unit
         self._start = start
+        self._begun = self._done = begun
+        self._since = time.monotonic()
         self._running: Running | None = None
         self._error: HeadwaterError | None = None
         self._thread = threading.Thread(target=self._begin, name=f"catch up {unit}", daemon=True)
@@ -34,6 +42,13 @@ class CatchUpQuery:
     def error(self) -> HeadwaterError | None:
         """Why it does not run; None while it does, or is being started."""
         return self._error or (self._running.failure(self._unit) if self._running is not None else None)
+
+    def cold(self, done: int) -> int:
+        """Return how many batches it should still repeat after ``done``; none where no more of them come."""
+        now = time.monotonic()
+        if self._running is None or done != self._done:
+            self._done, self._since = done, now
+        return 0 if now - self._since > _PATIENCE else max(0, self._begun + _WARM - done)
 
     def started(self) -> Running | None:
         """Wait until it has been started; return None where it does not run."""

@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pytest
 
 import headwater as hw
+from headwater.agent.catchupquery import CatchUpQuery
 from headwater.channels.catchupinput import CatchUpInput
 from headwater.channels.filelog import FileLog
 from headwater.core.errors import ChannelError
@@ -24,11 +26,15 @@ from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_to
 from headwater.plan.steps import CatchUp, Load, Prepare, Step, Stop, Switch, unit_statuses_of
+from headwater.query.query import Running
 from headwater.query.writer import HeadwaterSink, UnitWriter
 from tests.deployments.flows import lifted
 from tests.deployments.test_handover import CONTINUUM, planned
 from tests.patience import PATIENCE
 from tests.unit.changes import steps_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def kinds(before: DeploymentPlan, after: DeploymentPlan) -> list[str]:
@@ -220,6 +226,30 @@ def test_a_batch_that_outlasts_its_trigger_is_followed_at_once(tmp_path: Path, m
     end_catch_up(query.file)
     thread.join(PATIENCE)
     assert found == [None]
+
+
+def test_a_query_is_cold_until_it_has_repeated_two_batches_or_none_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("headwater.agent.catchupquery.time.monotonic", lambda: clock[0])
+    may_start = threading.Event()
+
+    def start() -> Running:
+        assert may_start.wait(PATIENCE)
+        return Running(cast("StreamingQuery", None))
+
+    query = CatchUpQuery("u@C1", start, begun=7)
+    clock[0] = 100.0
+    assert query.cold(7) == 2, "as long as it is being started, nothing is given up"
+    may_start.set()
+    query._thread.join(PATIENCE)
+    assert [query.cold(7), query.cold(8), query.cold(9), query.cold(10)] == [2, 1, 0, 0]
+    query = CatchUpQuery("u@C1", start, begun=7)
+    query._thread.join(PATIENCE)
+    assert query.cold(8) == 1
+    clock[0] += 1.9
+    assert query.cold(8) == 1
+    clock[0] += 0.2
+    assert query.cold(8) == 0, "the other unit has no input"
 
 
 def test_output_that_another_unit_has_published_is_discarded(tmp_path: Path) -> None:
