@@ -41,8 +41,8 @@ class CatchUpInput:
         """Wait for the end of the next batch to repeat and for its entries.
 
         Return None for a query that goes on by itself: at once for its first batch, then at its next trigger, counted
-        from the begin of the batch before, as Spark does: a batch that took longer is followed at once. Raise ChannelError for a query that is to
-        end, so that it plans no batch of its own.
+        from the begin of the batch before, as Spark does: a batch that took longer is followed at once. Raise
+        ChannelError for a query that is to end, so that it plans no batch of its own.
         """
         deadline, batch = time.monotonic() + _SILENT, self._batches.next_batch
         while True:
