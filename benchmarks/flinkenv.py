@@ -21,6 +21,11 @@ def directory() -> Path:
     return cache / f"flink-{VERSION}-py{sys.version_info.major}{sys.version_info.minor}"
 
 
+def home(interpreter: Path) -> Path:
+    """Return the directory of PyFlink's package, which has Flink's jars and settings, in an environment."""
+    return next(interpreter.parent.parent.glob("lib/python*/site-packages/pyflink"))
+
+
 def python(place: Path, *, install: bool) -> Path:
     """Return the interpreter of PyFlink's environment; raise Unavailable where it is missing and cannot be made."""
     interpreter, ready = place / "bin" / "python", place / "installed"

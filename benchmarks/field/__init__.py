@@ -1,4 +1,4 @@
-"""Headwater beside what else is used: one Spark in the cloud, one Spark over all zones, Flink in the cloud.
+"""Headwater beside what else is used: one Spark or Flink in the cloud, one over all zones.
 
 python -m benchmarks.field [--quick] [--json FILE] [--plot PNG] [--dataflows routes,means]
 """

@@ -1,4 +1,4 @@
-"""Compare Headwater over edge, site and cloud with one Spark in the cloud, one Spark over all zones, and Flink.
+"""Compare Headwater over edge, site and cloud with one Spark, and one Flink, in the cloud and over all zones.
 
 Each system runs each dataflow over the same zones and links (`python -m benchmarks.netlab`), warmed up: bursts for
 throughput, processor time and bytes over links, then rows at a steady pace for latency. The rows of every system are
@@ -26,11 +26,13 @@ import pyarrow as pa
 from benchmarks import common, flinkenv
 from benchmarks.field import report
 from benchmarks.field.feed import Feed, make_feed
+from benchmarks.field.stretched_flink import StretchedFlink
 from benchmarks.field.trial import Load, Trial
 from benchmarks.field.variants import (
     SHAPE,
     CloudFlink,
     CloudSpark,
+    Flink,
     Headwater,
     StretchedSpark,
     Variant,
@@ -42,8 +44,8 @@ from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError, Unavailable
 from headwater.testing import local_spark
 
-ROWS, QUICK_ROWS = 60_000, 2_000  # of a burst
-PACED, QUICK_PACED = 24, 3
+ROWS, QUICK_ROWS = 60_000, 1_000  # of a burst
+PACED, QUICK_PACED = 24, 2
 PACE = 1.5  # seconds between two steps
 WARM = 1
 Link = tuple[str, int]
@@ -165,9 +167,10 @@ class Comparison:
 
     def _variant(self, system: str, lab: Lab, place: Path, shares: ProcessorShares) -> Variant:
         quick = self._options.quick
-        if system == "flink-cloud":
+        flinks: dict[str, type[Flink]] = {"flink-cloud": CloudFlink, "flink-stretched": StretchedFlink}
+        if system in flinks:
             python = flinkenv.python(flinkenv.directory(), install=self._options.flink or not quick)
-            return CloudFlink(lab, place, shares, python, quick=quick)
+            return flinks[system](lab, place, shares, python, quick=quick)
         kinds: dict[str, type[Headwater] | type[StretchedSpark]] = {
             "headwater": Headwater,
             "spark-cloud": CloudSpark,

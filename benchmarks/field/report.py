@@ -26,6 +26,7 @@ NAMES = {
     "spark-cloud": "Spark in the cloud",
     "spark-stretched": "Spark over all zones",
     "flink-cloud": "Flink in the cloud",
+    "flink-stretched": "Flink over all zones",
 }
 BASE = "headwater"
 

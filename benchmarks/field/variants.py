@@ -2,7 +2,8 @@
 
 Events appear as files on the hosts of the edges. Headwater reads them there. For Spark and Flink in the cloud a shipper
 on each edge's host sends the files to the cloud's disk; the stretched Spark reads them through a file server on each
-edge's host, by the executor on that host where it is free.
+edge's host, by the executor on that host where it is free. The stretched Flink (`stretched_flink`) reads them so too,
+always on that host.
 
 A system is started once and runs one dataflow after the other.
 """
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from benchmarks.field.feed import lay, show
+from benchmarks.field.flink_query import Settings as FlinkSettings
 from benchmarks.field.spark_query import Order, Settings
 from benchmarks.field.workloads import Workload
 from benchmarks.flowunits.hosts import Hosts
@@ -147,6 +149,8 @@ class StretchedSpark(_Files, Stretched):  # type: ignore[misc]
     name = "spark-stretched"
     arrived: ClassVar[type[Arrived]] = Arrived
     executors: ClassVar[int] = len(SHAPE.cores)
+    serving: ClassVar[tuple[str, ...]] = ()
+    """More arguments of the edges' file servers."""
 
     def __init__(self, lab: Lab, place: Path, shares: ProcessorShares, *, quick: bool) -> None:
         super().__init__(lab, place, shares, SHAPE)
@@ -166,17 +170,21 @@ class StretchedSpark(_Files, Stretched):  # type: ignore[misc]
         self._hosts.make()
         for edge in SHAPE.edges:
             events = str(self._hosts.directory(edge) / "events")
-            self._script(edge, "storage.py", [self.lab.address(edge), str(STORAGE_PORT), events])
+            self._script(edge, "storage.py", [self.lab.address(edge), str(STORAGE_PORT), events, *self.serving])
         self._deploy_driver(self._start_cluster())
 
     def start(self, workload: Workload) -> None:
         self._turn_to(workload)
-        inputs = {
-            location: f"webhdfs://{self.lab.address(edge)}:{STORAGE_PORT}/{workload.name}"
-            for edge, location in SHAPE.edges.items()
-        }
+        inputs = self._served()
         checkpoint = f"webhdfs://{self.lab.address(CLOUD)}:{STORAGE_PORT}/checkpoint/{workload.name}"
         self._order(asdict(Order(workload.name, inputs, checkpoint, str(self.results))))
+
+    def _served(self) -> dict[str, str]:
+        """Return the URI at which each location's file server has the present dataflow's events."""
+        served = {
+            location: f"webhdfs://{self.lab.address(edge)}:{STORAGE_PORT}" for edge, location in SHAPE.edges.items()
+        }
+        return {location: f"{server}/{self._present}" for location, server in served.items()}
 
     def _deploy_driver(self, master: str) -> None:
         settings = Settings(master, self.conf, self.executors, f"{TRIGGER_MS} milliseconds")
@@ -234,37 +242,45 @@ class CloudSpark(StretchedSpark):
             tell(self._shippers[edge], f"{self.events(edge) / files[location].name}\t/{self._present}/{location}")
 
 
-class CloudFlink(CloudSpark):
-    """One Flink in the cloud, to which shippers send the rows of the edges."""
+class Flink(StretchedSpark):
+    """What each Flink has: a driver in the cloud in PyFlink's environment."""
 
-    name = "flink-cloud"
     arrived: ClassVar[type[Arrived]] = ArrivedLines
 
     def __init__(self, lab: Lab, place: Path, shares: ProcessorShares, python: Path, *, quick: bool) -> None:
         super().__init__(lab, place, shares, quick=quick)
         self._python = python
 
-    def _deploy_driver(self, master: str) -> None:
-        cloud = self._hosts.directory(CLOUD)
-        conf = {
-            "parallelism.default": "1",
-            "execution.checkpointing.interval": f"{TRIGGER_MS} ms",
-            "execution.checkpointing.dir": f"file://{cloud}/checkpoint",
-            "table.local-time-zone": "UTC",
-        }
-        file = cloud / "settings.json"
-        file.write_text(json.dumps(conf))
-        argv, pipe = [str(self._python), str(_HERE / "flink_query.py"), str(file)], subprocess.PIPE
-        env = {"PYTHONPATH": ""}
-        if self._quick:
-            env["JAVA_TOOL_OPTIONS"] = f"{self._hosts.environment(CLOUD)['JAVA_TOOL_OPTIONS']} {QUICK_JAVA}"
+    def _run_driver(self, settings: FlinkSettings, env: Mapping[str, str]) -> None:
+        """Start the driver, with an environment on top of its host's, and wait until it takes queries."""
+        common = {"execution.checkpointing.interval": f"{TRIGGER_MS} ms", "table.local-time-zone": "UTC"}
+        file, pipe = self._hosts.directory(CLOUD) / "settings.json", subprocess.PIPE
+        file.write_text(json.dumps({**asdict(settings), "conf": {**common, **settings.conf}}))
+        argv = [str(self._python), "-m", "benchmarks.field.flink_query", str(file)]
+        java = {"JAVA_TOOL_OPTIONS": f"{self._hosts.environment(CLOUD)['JAVA_TOOL_OPTIONS']} {QUICK_JAVA}"}
+        env = {**env, **(java if self._quick else {})}
         self._driver = self._hosts.start(CLOUD, "driver", argv, env=env, stdin=pipe, stdout=pipe)
         self._await_line("driver", self._driver, '{"ready"')
 
+    def _query(self, workload: Workload, inputs: Mapping[str, str], results: str) -> None:
+        """Let the driver start the present dataflow, which reads directories and writes one, each given as a URI."""
+        self._order({"inputs": inputs, **asdict(workload.flink), "results": results, "poll_ms": TRIGGER_MS})
+
+
+class CloudFlink(Flink, CloudSpark):
+    """One Flink in the cloud, to which shippers send the rows of the edges."""
+
+    name = "flink-cloud"
+
+    def _deploy_driver(self, master: str) -> None:
+        checkpoint = f"file://{self._hosts.directory(CLOUD)}/checkpoint"
+        conf = {"parallelism.default": "1", "execution.checkpointing.dir": checkpoint}
+        self._run_driver(FlinkSettings(conf), {})
+
     def start(self, workload: Workload) -> None:
         self._turn_to(workload)
-        results = {"results": str(self.results), "poll_ms": TRIGGER_MS}
-        self._order({"inputs": self._inputs(), **asdict(workload.flink), **results})
+        inputs = {location: f"file://{directory}" for location, directory in self._inputs().items()}
+        self._query(workload, inputs, f"file://{self.results}")
 
 
 def tell(process: subprocess.Popen[Any], line: str) -> None:

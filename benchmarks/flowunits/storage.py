@@ -1,10 +1,12 @@
 """A file system that hosts share over the network: the part of WebHDFS that Spark uses.
 
-    python storage.py ADDRESS PORT DIRECTORY
+    python storage.py ADDRESS PORT DIRECTORY [SECONDS]
 
 A cluster without a shared file system cannot keep the state of a streaming query, since executors write it and any
 other executor must be able to read it. Hadoop's own client for it is in PySpark (`webhdfs://`). It
 stands in the cloud zone, as HDFS or an object store would.
+
+With SECONDS, a file is removed so many seconds after it was read to its end.
 """
 
 from __future__ import annotations
@@ -129,6 +131,9 @@ class Handler(BaseHTTPRequestHandler):
             while count and (data := source.read(min(count, _CHUNK))):
                 self.wfile.write(data)
                 count -= len(data)
+            at_end = source.tell() == size
+        if at_end and self.server.keep is not None:
+            threading.Timer(self.server.keep, file.unlink, kwargs={"missing_ok": True}).start()
 
     def _mkdirs(self) -> None:
         self._file.mkdir(parents=True, exist_ok=True)
@@ -223,14 +228,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Storage(ThreadingHTTPServer):
-    """The server, and the directory that it shows as the root."""
+    """The server, the directory that it shows as the root, and the seconds that it keeps a file which has been read."""
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], directory: Path) -> None:
+    def __init__(self, address: tuple[str, int], directory: Path, keep: float | None = None) -> None:
         super().__init__(address, Handler)
-        self.directory = directory
+        self.directory, self.keep = directory, keep
         self.renames = threading.Lock()
 
     def place(self, name: str) -> Path:
@@ -262,7 +267,7 @@ def main(words: list[str]) -> int:
     """Serve until ended."""
     directory = Path(words[2]).resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    with Storage((words[0], int(words[1])), directory) as server:
+    with Storage((words[0], int(words[1])), directory, *map(float, words[3:])) as server:
         print("ready", flush=True)
         server.serve_forever()
     return 0

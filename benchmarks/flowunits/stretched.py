@@ -180,6 +180,7 @@ class Stretched:
                     break
                 if line.startswith(begin):
                     return
+            self._hosts.check()  # it may wait for a process that has ended
         raise self._hosts.failure(name, f"{name} did not come up")
 
 

@@ -20,6 +20,7 @@ from benchmarks.field.__main__ import Comparison, parser
 from benchmarks.field.feed import lay, make_feed, show
 from benchmarks.field.flink_query import tables
 from benchmarks.field.ship import ship
+from benchmarks.field.stretched_flink import SLOT_MB, taskmanager
 from benchmarks.field.variants import SHAPE, Arrived, ArrivedLines
 from benchmarks.field.workloads import WORKLOADS, event_time
 from benchmarks.flowunits.storage import Storage
@@ -107,11 +108,11 @@ def test_flink_reads_each_location_and_all_of_them() -> None:
     query = WORKLOADS["means"].flink
     texts = tables(
         {
-            "inputs": {"L1": "/in/L1", "L2": "/in/L2"},
+            "inputs": {"L1": "file:///in/L1", "L2": "webhdfs://host:1/L2"},
             "columns": query.columns,
             "time": query.time,
             "result": query.result,
-            "results": "/out",
+            "results": "viewfs://field/out",
             "poll_ms": 200,
         }
     )
@@ -119,6 +120,26 @@ def test_flink_reads_each_location_and_all_of_them() -> None:
     assert begins["CREATE TABLE in_L1"] == begins["CREATE TABLE in_L2"] == begins["CREATE TABLE out_rows"] == 1
     assert "SELECT *, 'L2' AS location FROM in_L2" in texts[2]
     assert "WATERMARK FOR ts AS ts" in texts[0] and "'path' = 'file:///in/L1'" in texts[0]
+    assert "'path' = 'webhdfs://host:1/L2'" in texts[1] and "'path' = 'viewfs://field/out'" in texts[-1]
+
+
+def test_a_taskmanager_has_a_slot_for_each_resource_that_a_group_may_ask_for() -> None:
+    found = {zone: taskmanager(zone, "10.0.0.1") for zone in SHAPE.cores}
+    amounts: Counter[str] = Counter()
+    where: dict[str, list[str]] = {}
+    for zone, conf in found.items():
+        slots = int(conf["taskmanager.numberOfTaskSlots"])
+        resources = str(conf["external-resources"]).split(";")
+        of_zone = {name: int(conf[f"external-resource.{name}.amount"]) for name in resources}
+        assert sum(of_zone.values()) == slots == conf["taskmanager.cpu.cores"]
+        assert conf["taskmanager.memory.task.heap.size"] == f"{slots * SLOT_MB['heap']}m"
+        assert conf["taskmanager.memory.managed.size"] == f"{slots * SLOT_MB['managed']}m"
+        amounts.update(of_zone)
+        for name in resources:
+            where.setdefault(name, []).append(zone)
+    assert amounts["core"] == sum(SHAPE.cores.values()) and where["core"] == list(SHAPE.cores)
+    assert where["files-L1"] == ["E1"] and where["files-L2"] == ["E2"] and where["results"] == [CLOUD]
+    assert amounts["files-L1"] == amounts["files-L2"] == amounts["results"] == 1
 
 
 def test_an_environment_that_cannot_be_made_is_said(tmp_path: Path) -> None:

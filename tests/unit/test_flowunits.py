@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,22 @@ def test_a_file_is_written_read_in_part_and_listed(storage: http.client.HTTPConn
     assert (found["pathSuffix"], found["length"], found["type"]) == ("f g", 11, "FILE")
     status, answer = ask(storage, "PUT", "/a/b/f%20g", "op=CREATE&overwrite=false", b"x")
     assert status == 403 and answer["RemoteException"]["exception"] == "FileAlreadyExistsException"
+
+
+def test_a_file_is_removed_after_it_was_read_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("hello world")
+    with Storage(("127.0.0.1", 0), tmp_path.resolve(), keep=0.01) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)  # type: ignore[misc]
+        assert ask(connection, "GET", "/f", "op=OPEN&length=5") == (200, b"hello")
+        assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+        assert ask(connection, "GET", "/f", "op=OPEN&offset=5") == (200, b" world")
+        deadline = time.monotonic() + 30
+        while (tmp_path / "f").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert ask(connection, "GET", "/f", "op=GETFILESTATUS")[0] == 404
+        connection.close()
+        server.shutdown()
 
 
 def test_a_file_is_one_block_on_the_servers_host(storage: http.client.HTTPConnection) -> None:
