@@ -24,6 +24,7 @@ from headwater.state.savedstate import Saved, stood_at
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE = 5.0  # seconds without a finished batch after which the saved state is loaded instead
+_ROUND = 1.0  # seconds for which the batches of one call are awaited
 _LOOK = 0.01
 
 
@@ -47,7 +48,9 @@ def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Cal
         _LOG.warning("unit %s does not catch up: %s", spec.id, error, extra=spec.named)
         give_up(units, spec)
         return None
-    done = newest_batch(checkpoint / "commits")
+    deadline = time.monotonic() + _ROUND
+    while (done := newest_batch(checkpoint / "commits")) < early.batch and time.monotonic() < deadline:
+        time.sleep(_LOOK)
     return max(early.batch - done, query.cold(done))
 
 
