@@ -105,13 +105,14 @@ def _steps(problem: Problem, effort: Effort) -> int:
 
 
 def _of_groups(problem: Problem, effort: Effort) -> Found | None:
-    """Return the best of all choices: groups list their hosts, so no stand-ins are needed."""
+    """Return the best of the choices: groups list their hosts, so no stand-ins are needed."""
     tables = tables_of_groups(problem, effort.entries)
     if tables is None:
         return None
     search = _Search(tables, _steps(problem, effort), math.inf)
     search.run()
-    return Found(search.best, search.least, search.bound, search.exhausted, search.nodes)
+    bound = search.bound if tables.whole else 0.0  # without all choices nothing is known of the others
+    return Found(search.best, search.least, bound, search.exhausted, search.nodes)
 
 
 def _zones(problem: Problem, clouds: int, listed: Sequence[int]) -> list[int]:

@@ -173,13 +173,13 @@ def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> Strategy
         return StrategyChoice(_best_of_others(problem, plain, None), notes=(note,))
     if found.placement is not None and found.proven:
         return StrategyChoice(found.placement, found.bound)
-    if found.impossible and not problem.together:  # of a group only some choices were tried
+    if found.impossible:
         raise _impossible(problem)
     placement = _best_of_others(problem, plain, found.placement)
     if evaluate(problem, placement).latency <= found.bound * (1 + 1e-9):
         return StrategyChoice(placement, found.bound)
     notes = (f"the search ended after {found.nodes:,} steps without a full proof",)
-    return StrategyChoice(placement, found.bound, notes)
+    return StrategyChoice(placement, found.bound or None, notes)
 
 
 def _impossible(problem: Problem) -> Unplaceable:

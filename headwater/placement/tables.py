@@ -5,8 +5,10 @@ A variable is an operator, or a group of operators; a value is a host for each o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -16,13 +18,17 @@ from headwater.placement.places import Places
 from headwater.placement.problem import Ints, Problem, Stream
 from headwater.placement.queueing import Floats
 
+_MOST = 64
+"""Choices of a group on one level, above which only one is looked at."""
+
 
 @dataclass(frozen=True, eq=False)
 class Tables:
     """An elimination, with its variables and their values.
 
     ``members``: for each variable its operators. ``choices``: for each of its values a host for each of
-    these, −1 for a stand-in. ``bound``: the least AL without capacities.
+    these, −1 for a stand-in. ``bound``: the least AL without capacities. ``whole``: whether the choices are all that
+    there are.
     """
 
     problem: Problem
@@ -30,6 +36,7 @@ class Tables:
     choices: Mapping[int, Sequence[tuple[int, ...]]]
     eliminated: Eliminated
     bound: float
+    whole: bool = True
 
 
 def tables_over(problem: Problem, among: Places, entries: int) -> tuple[Tables, Mapping[int, Ints]] | None:
@@ -66,10 +73,7 @@ def tables_over(problem: Problem, among: Places, entries: int) -> tuple[Tables, 
 
 
 def tables_of_groups(problem: Problem, entries: int) -> Tables | None:
-    """Return the tables of groups over levels, and of operators with listed hosts; None as ``tables_over``.
-
-    In a level, an operator of a group runs on the first of its hosts there.
-    """
+    """Return the tables of groups over levels, and of operators with listed hosts; None as ``tables_over``."""
     application = problem.application
     members = {group[0]: group for group in problem.together}
     members |= {o: (o,) for o in range(len(application)) if o not in problem.group_of}
@@ -93,21 +97,40 @@ def tables_of_groups(problem: Problem, entries: int) -> Tables | None:
     factors: list[Factor] = [((name,), cost) for name, cost in costs.items()]
     factors += list(pairs.items())
     eliminated = eliminate({name: len(found) for name, found in choices.items()}, factors, entries)
-    return None if eliminated is None else Tables(problem, members, choices, eliminated, eliminated.bound)
+    if eliminated is None:
+        return None
+    whole = all(len(choices[name]) == count_of(problem, group) for name, group in members.items())
+    return Tables(problem, members, choices, eliminated, eliminated.bound, whole)
+
+
+def count_of(problem: Problem, group: tuple[int, ...]) -> int:
+    """Return the number of all choices of a group."""
+    if len(group) == 1:
+        return len(choices_of(problem, group))
+    return sum(math.prod(map(len, hosts)) for hosts in _by_level(problem, group))
+
+
+def _by_level(problem: Problem, group: tuple[int, ...]) -> list[list[list[int]]]:
+    """Return for each level on which a group can run the hosts of each of its operators there, in order."""
+    listed = [sorted(problem.application.operators[o].hosts or ()) for o in group]
+    levels = sorted({problem.level_of(h) for hosts in listed for h in hosts})
+    found = [[[h for h in hosts if problem.level_of(h) == level] for hosts in listed] for level in levels]
+    return [hosts for hosts in found if all(hosts)]
 
 
 def choices_of(problem: Problem, group: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the choices of a group: a host for each operator, all of one level."""
-    operators = [problem.application.operators[o] for o in group]
+    """Return choices of a group: a host for each operator, all of one level.
+
+    They are all of a level, or only the first hosts, where there are too many.
+    """
     if len(group) == 1:
-        (what,) = operators
+        (what,) = (problem.application.operators[o] for o in group)
         every = range(len(problem.hosts)) if what.hosts is None else sorted(what.hosts)
         return [(what.host,)] if what.host is not None else [(host,) for host in every]
-    found = []
-    for level in sorted({problem.level_of(h) for what in operators for h in what.hosts or ()}):
-        hosts = [min((h for h in w.hosts or () if problem.level_of(h) == level), default=-1) for w in operators]
-        if -1 not in hosts:
-            found.append(tuple(hosts))
+    found: list[tuple[int, ...]] = []
+    for hosts in _by_level(problem, group):
+        every = math.prod(map(len, hosts)) <= _MOST
+        found += product(*hosts) if every else [tuple(among[0] for among in hosts)]
     return found
 
 

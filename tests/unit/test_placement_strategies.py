@@ -126,7 +126,7 @@ def test_the_optimum_is_that_of_trying_everything() -> None:
 def test_so_it_is_where_operators_list_their_hosts() -> None:
     """Listed hosts may be weaker than others of their zone, and far from everything that is pinned."""
     infeasible = 0
-    for seed in range(300):
+    for seed in range(150):
         problem = listed(mixed(seed, operators=4 + seed % 2, hosts=8, tight=seed % 2 == 0), seed)
         least = best(problem)
         found = optimal(problem, Effort(rounds=12))
@@ -152,6 +152,75 @@ def listed(problem: Problem, seed: int) -> Problem:
             among = drawn.choice(every, size=int(drawn.integers(1, 5)), replace=False)
             operators[o] = replace(operators[o], hosts=frozenset(among.tolist()))
     return replace(problem, application=Application(tuple(operators), problem.application.streams))
+
+
+def test_so_it_is_for_groups_with_several_hosts_on_a_level() -> None:
+    """Operators of a group may run on any of their hosts of a level, if all are on one level."""
+    infeasible = 0
+    for seed in range(80):
+        problem = grouped(seed, hosts=2)
+        least = best(problem)
+        found = optimal(problem)
+        assert found is not None and found.impossible == (least == math.inf)
+        if found.impossible:
+            infeasible += 1
+            continue
+        assert found.placement is not None and found.proven, seed
+        assert not shortages(problem, found.placement)
+        assert found.latency == pytest.approx(least)
+    assert infeasible
+
+
+def test_of_large_groups_no_bound_is_claimed() -> None:
+    placed = 0
+    for seed in range(10):
+        problem = grouped(seed, hosts=6, size=3)  # 216 choices on a level
+        if (least := best(problem)) == math.inf:
+            continue
+        placed += 1
+        found = solve(problem, "optimal")
+        assert found.bound is None or found.bound <= least * (1 + 1e-9)
+        for strategy in sorted(STRATEGIES.keys() - {"cloud_only"}):
+            assert found.evaluation.latency <= solve(problem, strategy).evaluation.latency * (1 + 1e-9), strategy
+    assert placed > 4
+
+
+def grouped(seed: int, *, hosts: int, size: int = 2) -> Problem:
+    """Draw a chain of one or two groups between pinned sources and a sink, with some hosts on each of two levels."""
+    drawn = np.random.default_rng(seed)
+    given = mixed(seed, operators=3, hosts=2 * hosts + 2, zones=4, tight=seed % 2 == 0)
+    level = np.array([0, 0, 1, 1], dtype=np.int32)
+    topology = replace(given.topology, level=level)
+    zone_level = level[topology.hosts.zone]
+    at = [np.flatnonzero(zone_level == n) for n in (0, 1)]
+    operators, streams, groups = [], {}, []
+    before: list[int] = []
+    for _ in range(size):
+        operators.append(
+            PlacedOperator(name=f"source {len(operators)}", rate=4.0, size=8.0, host=int(drawn.choice(at[0])))
+        )
+        before.append(len(operators) - 1)
+    for step in range(1 + seed % 2 if size == 2 else 1):
+        now = []
+        for place in range(size):
+            listed = [drawn.choice(among, min(len(among), hosts), replace=False).tolist() for among in at]
+            cpu, memory = float(drawn.choice([5.0, 20.0])), float(drawn.choice([10.0, 60.0]))
+            operators.append(
+                PlacedOperator(
+                    name=f"o{step} at {place}",
+                    cpu=cpu,
+                    memory=memory,
+                    selectivity=0.5,
+                    hosts=frozenset(host for among in listed for host in among),
+                )
+            )
+            streams[before[place], len(operators) - 1] = 1.0
+            now.append(len(operators) - 1)
+        groups.append(tuple(now))
+        before = now
+    operators.append(PlacedOperator(name="sink", host=int(drawn.choice(at[1]))))
+    streams |= {(o, len(operators) - 1): 1.0 for o in before}
+    return Problem(topology, Application(tuple(operators), streams), together=tuple(groups))
 
 
 def test_of_long_lists_the_bound_holds() -> None:
