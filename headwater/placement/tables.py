@@ -129,8 +129,8 @@ def choices_of(problem: Problem, group: tuple[int, ...]) -> list[tuple[int, ...]
         return [(what.host,)] if what.host is not None else [(host,) for host in every]
     found: list[tuple[int, ...]] = []
     for hosts in _by_level(problem, group):
-        every = math.prod(map(len, hosts)) <= _MOST
-        found += product(*hosts) if every else [tuple(among[0] for among in hosts)]
+        few = math.prod(map(len, hosts)) <= _MOST
+        found += product(*hosts) if few else [tuple(among[0] for among in hosts)]
     return found
 
 
