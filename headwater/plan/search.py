@@ -1,14 +1,16 @@
 """Choose the rewriting together with cuts and hosts: by the cost of a placement strategy, within its limits. Pure.
 
 ``optimise`` saves bytes over links and then load. That can cost time: a partial aggregate on a slow host takes longer
-than its rows on a fast link, or leaves no memory there for others. So rules that were applied are left out again, one
-after the other, as long as the strategy's placement costs less without them.
+than its rows on a fast link, or leaves no memory there for others. So rules that were applied are left out again where
+the strategy's placement costs less without them: of a few, every set is tried, of many, each rule and all of them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError
@@ -20,6 +22,8 @@ from headwater.plan.place import PlacementRequest, Prediction, Setting, place
 from headwater.plan.profile import Known, Profile
 from headwater.rewrite.rule import RewriteRule
 
+_FEW = 4
+"""Applied rules of which every set is left out for a trial."""
 _LEAST = 1e-3
 """Share of the cost that is saved, at least, where a rule that saves bytes is left out."""
 
@@ -50,13 +54,15 @@ def optimise_placed(
     costly: set[str] = set()
     while True:
         applied = {use.rule: use for use in reversed(best.optimised.rewriting.rules) if use.applied}
-        left_out: list[tuple[str, ...]] = [(name,) for name in applied]
-        left_out += [tuple(applied)] if len(applied) > 1 else []
-        tried = {names: rewriter.choice(tuple(r for r in best.rules if r.name not in names)) for names in left_out}
+        tried = {
+            names: rewriter.choice(tuple(r for r in best.rules if r.name not in names)) for names in _sets(applied)
+        }
         better = [names for names, choice in tried.items() if choice.is_better(best)]
         if not better:
             break
-        names = min(better, key=lambda n: (len(n), tried[n].order))
+        least = min((tried[names] for names in better), key=lambda choice: choice.order)
+        as_good = [names for names in better if not least.costs_less(tried[names])]
+        names = min(as_good, key=lambda n: (len(n), tried[n].order))
         what = f"the placement by '{request.strategy}' makes no use of it"
         if tried[names].costs_less(best):
             what = f"strategy '{request.strategy}' has {best.figure} with it, and {tried[names].figure} without"
@@ -68,6 +74,13 @@ def optimise_placed(
         raise best.error
     rewriting = replace(best.optimised.rewriting, rules=(*best.optimised.rewriting.rules, *told.values()))
     return replace(best.optimised, rewriting=rewriting, left_out=frozenset(costly))
+
+
+def _sets(rules: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return sets of rules to leave out: all of a few; of many each one, and all together."""
+    names = tuple(rules)
+    sizes = range(1, len(names) + 1) if len(names) <= _FEW else sorted({1, len(names)})
+    return [among for size in sizes for among in combinations(names, size)]
 
 
 @dataclass(frozen=True, kw_only=True)
