@@ -75,6 +75,7 @@ def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, *
 
     Raises PlacementError for an unknown strategy, Unplaceable with the missing capacity if no placement is found.
     """
+    _check_name(strategy)
     try:
         if (hopeless := lacking_everywhere(problem) or overfull_access(problem)) is not None:
             raise hopeless
@@ -88,11 +89,7 @@ def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, *
 
 def choose(problem: Problem, strategy: str, *, plain: bool = False, **options: Any) -> StrategyChoice:
     """Run a strategy as ``solve`` does, without the check and the evaluation."""
-    if strategy not in STRATEGIES:
-        raise PlacementError(
-            f"unknown strategy '{strategy}'",
-            hint=suggestion(strategy, STRATEGIES, "the strategies are"),
-        )
+    _check_name(strategy)
     while True:
         try:
             return STRATEGIES[strategy](problem, plain, dict(options))
@@ -101,6 +98,14 @@ def choose(problem: Problem, strategy: str, *, plain: bool = False, **options: A
             if error.tie is None or error.tie in problem.banned:
                 raise
             problem = replace(problem, banned=problem.banned | {error.tie})
+
+
+def _check_name(strategy: str) -> None:
+    if strategy not in STRATEGIES:
+        raise PlacementError(
+            f"unknown strategy '{strategy}'",
+            hint=suggestion(strategy, STRATEGIES, "the strategies are"),
+        )
 
 
 def _rescued(problem: Problem, strategy: str, plain: bool, error: Unplaceable) -> StrategyChoice:

@@ -142,6 +142,13 @@ def test_a_sources_access_is_not_blamed_on_memory() -> None:
         assert short.available == pytest.approx(float(hosts.lan_bandwidth[source]))
 
 
+def test_an_unknown_strategy_is_named_first() -> None:
+    problem = mixed(1, operators=5, hosts=6)
+    none = replace(problem.hosts, memory=problem.hosts.memory * 0, memory_used=None)
+    with pytest.raises(PlacementError, match="unknown strategy 'fastest'"):
+        solve(replace(problem, topology=replace(problem.topology, hosts=none)), "fastest")
+
+
 def test_several_constraints_are_named_together() -> None:
     problem = tightened(tightened(mixed(1, operators=5, hosts=6), "memory", 1), "LAN", 1)
     hosts = problem.hosts
