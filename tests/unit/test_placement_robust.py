@@ -68,7 +68,7 @@ def compare(make: Make, seeds: Sequence[int], steps: int, *, compiled: bool = Fa
     by: tuple[Schedule, ...] = (tsoo_robust, tsoo_exact, atsoo_h, tsoo_margin)
     found = [list(scores(make, seeds, steps, one, compiled=compiled)) for one in by]
     robust, exact, adaptive, margin = (fmean(score.kept for score in own) for own in found)
-    assert robust > max(exact, adaptive) + 0.02, (robust, exact, adaptive)
+    assert robust > max(exact, adaptive) + 0.03, (robust, exact, adaptive)
     assert robust > margin - 0.03, (robust, margin)  # on few steps; and at not much more cost
     assert fmean(s.cost for s in found[0]) < 1.15 * fmean(s.cost for s in found[3])
 
