@@ -39,11 +39,9 @@ def tables(settings: dict[str, Any]) -> list[str]:
     found, selects = [], []
     monitor = f"'source.monitor-interval' = '{settings['poll_ms']} ms'"
     for location, directory in settings["inputs"].items():
-        time = settings["time"]
+        columns = f"{settings['columns']}, WATERMARK FOR {settings['time']} AS {settings['time']}"
         files = f"'connector' = 'filesystem', 'path' = '{directory}', 'format' = 'csv', {monitor}"
-        found.append(
-            f"CREATE TABLE in_{location} ({settings['columns']}, WATERMARK FOR {time} AS {time}) WITH ({files})"
-        )
+        found.append(f"CREATE TABLE in_{location} ({columns}) WITH ({files})")
         selects.append(f"SELECT *, '{location}' AS location FROM in_{location}")
     found.append(f"CREATE TEMPORARY VIEW entries AS {' UNION ALL '.join(selects)}")
     files = f"'connector' = 'filesystem', 'path' = '{settings['results']}', 'format' = 'csv'"

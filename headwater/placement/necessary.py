@@ -13,18 +13,22 @@ from headwater.placement.queueing import Floats
 from headwater.placement.why import Unplaceable
 
 
-def lacking_everywhere(problem: Problem) -> Unplaceable | None:
+def hopeless(problem: Problem) -> Unplaceable | None:
+    """Return the error of a problem that lacks such a capacity; None if it lacks none."""
+    return _lacking_everywhere(problem) or _overfull_access(problem)
+
+
+def _lacking_everywhere(problem: Problem) -> Unplaceable | None:
     """Return the error of the operator that needs most of a capacity, if no host has it free.
 
     Operators that may only run on some hosts do not count: more allowed hosts may be enough for them.
     """
     application = problem.application
     free = [o for o in application.free if application.operators[o].hosts is None]
-    for constraint, there, unit in _capacities(problem):
+    for constraint, there, unit, needs in _capacities(problem):
         largest = float(there.max(initial=0.0))
-        needs = {o: _needs(problem, o)[constraint] for o in free}
-        o = max(needs, key=lambda o: needs[o], default=0)
-        if needs.get(o, 0.0) <= largest * (1 + ROUNDING):
+        o = max(free, key=needs.__getitem__, default=None)
+        if o is None or needs[o] <= largest * (1 + ROUNDING):
             continue
         host = int(np.argmax(there))
         amounts = (needs[o], largest)
@@ -34,10 +38,10 @@ def lacking_everywhere(problem: Problem) -> Unplaceable | None:
     return None
 
 
-def overfull_access(problem: Problem) -> Unplaceable | None:
+def _overfull_access(problem: Problem) -> Unplaceable | None:
     """Return the error of a host whose LAN access cannot carry what its pinned operators send or receive.
 
-    Only streams count whose other end can be on no account on that host.
+    A stream counts if the operator at its other end cannot run on that host, even alone.
     """
     application, hosts = problem.application, problem.hosts
     sends: defaultdict[int, float] = defaultdict(float)
@@ -72,19 +76,12 @@ def _can_run(problem: Problem, operator: int, host: int) -> bool:
         return what.host == host
     if what.hosts is not None and host not in what.hosts:
         return False
-    needs = _needs(problem, operator)
-    return all(needs[name] <= there[host] * (1 + ROUNDING) for name, there, _ in _capacities(problem))
+    return all(needs[operator] <= there[host] * (1 + ROUNDING) for _, there, _, needs in _capacities(problem))
 
 
-def _needs(problem: Problem, operator: int) -> dict[str, float]:
-    application = problem.application
-    work, room = float(application.work[operator]), float(application.room[operator])
-    return {"processing rate": work, "cpu": work, "memory": room}
-
-
-def _capacities(problem: Problem) -> Iterator[tuple[str, Floats, str]]:
-    """Yield each capacity of hosts by its constraint, with one number per host, and its unit."""
-    hosts = problem.hosts
-    yield "processing rate", hosts.cpu, "events/s"
-    yield "cpu", hosts.cpu_free, "work/s"
-    yield "memory", hosts.memory_free, "bytes"
+def _capacities(problem: Problem) -> Iterator[tuple[str, Floats, str, list[float]]]:
+    """Yield each capacity of hosts: its constraint, the amount of each host, its unit, the need of each operator."""
+    hosts, application = problem.hosts, problem.application
+    yield "processing rate", hosts.cpu, "events/s", application.work
+    yield "cpu", hosts.cpu_free, "work/s", application.work
+    yield "memory", hosts.memory_free, "bytes", application.room

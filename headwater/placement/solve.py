@@ -13,7 +13,7 @@ from headwater.placement.cost import Evaluation, evaluate, shortages
 from headwater.placement.greedy import GREEDY
 from headwater.placement.index import Indexed
 from headwater.placement.local import local_search
-from headwater.placement.necessary import lacking_everywhere, overfull_access
+from headwater.placement.necessary import hopeless
 from headwater.placement.optimal import Effort, optimal
 from headwater.placement.placing import Placing
 from headwater.placement.problem import Placement, Problem
@@ -77,8 +77,8 @@ def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, *
     """
     _check_name(strategy)
     try:
-        if (hopeless := lacking_everywhere(problem) or overfull_access(problem)) is not None:
-            raise hopeless
+        if (lacks := hopeless(problem)) is not None:
+            raise lacks
         found = choose(problem, strategy, plain=plain, **options)
         if wrong := shortages(problem, found.placement):
             raise Unplaceable(problem.application.operators[wrong[0].operator or 0].name, wrong)
@@ -122,7 +122,7 @@ def _rescued(problem: Problem, strategy: str, plain: bool, error: Unplaceable) -
 
 def any_placement(problem: Problem, effort: Effort = _SHORT) -> Placement | None:
     """Return a placement within all constraints; None if a short search finds none."""
-    if lacking_everywhere(problem) or overfull_access(problem):
+    if hopeless(problem) is not None:
         return None
     for name in _QUICK:
         try:

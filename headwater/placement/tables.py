@@ -99,14 +99,12 @@ def tables_of_groups(problem: Problem, entries: int) -> Tables | None:
     eliminated = eliminate({name: len(found) for name, found in choices.items()}, factors, entries)
     if eliminated is None:
         return None
-    whole = all(len(choices[name]) == count_of(problem, group) for name, group in members.items())
+    whole = all(len(choices[group[0]]) == _count(problem, group) for group in problem.together)
     return Tables(problem, members, choices, eliminated, eliminated.bound, whole)
 
 
-def count_of(problem: Problem, group: tuple[int, ...]) -> int:
+def _count(problem: Problem, group: tuple[int, ...]) -> int:
     """Return the number of all choices of a group."""
-    if len(group) == 1:
-        return len(choices_of(problem, group))
     return sum(math.prod(map(len, hosts)) for hosts in _by_level(problem, group))
 
 

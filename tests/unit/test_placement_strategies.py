@@ -203,7 +203,7 @@ def grouped(seed: int, *, hosts: int, size: int = 2) -> Problem:
     for step in range(1 + seed % 2 if size == 2 else 1):
         now = []
         for place in range(size):
-            listed = [drawn.choice(among, min(len(among), hosts), replace=False).tolist() for among in at]
+            of_levels = [drawn.choice(among, min(len(among), hosts), replace=False).tolist() for among in at]
             cpu, memory = float(drawn.choice([5.0, 20.0])), float(drawn.choice([10.0, 60.0]))
             operators.append(
                 PlacedOperator(
@@ -211,7 +211,7 @@ def grouped(seed: int, *, hosts: int, size: int = 2) -> Problem:
                     cpu=cpu,
                     memory=memory,
                     selectivity=0.5,
-                    hosts=frozenset(host for among in listed for host in among),
+                    hosts=frozenset(host for among in of_levels for host in among),
                 )
             )
             streams[before[place], len(operators) - 1] = 1.0
