@@ -154,10 +154,10 @@ zones:
 
 def riot(name: str, place: Path, *, quick: bool) -> Case:
     """Return a dataflow of ``riot21`` over generated packs, its results in memory."""
-    from benchmarks.reuse.city import Feed, dataflow
+    from benchmarks.reuse.city import PackFeed, dataflow
 
     (graph,) = (one for one in workload("riot21") if one.name == name)
-    feed = Feed(place / "in", 1.0)
+    feed = PackFeed(place / "in", 1.0)
     for stream in sorted({kind.removeprefix("source:") for kind, _ in graph.tasks.values() if kind[:7] == "source:"}):
         for number in range(1, 4):
             feed.write(stream, number, 400 if quick else 4_000, 1_783_000_000.0 + 60 * number)

@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--measure", type=float, default=10.0, help="seconds that are measured")
     parser.add_argument("--every", type=int, default=1, help="steps from one measure to the next")
     parser.add_argument("--trigger", default="2 seconds", help="between two batches")
+    parser.add_argument("--rate", type=float, default=10.0, help="packs or events a second of each stream")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the tasks that run, step by step")
     options = parser.parse_args()
     if options.quick:
@@ -47,7 +48,7 @@ def main() -> None:
                 for name in options.workloads.split(",")
                 for row in alive.result(
                     place, name, kinds, settle=options.settle, measure=options.measure, steps=options.steps,
-                    trigger=options.trigger, every=options.every,
+                    trigger=options.trigger, every=options.every, rate=options.rate,
                 )
             ]  # fmt: skip
         finally:

@@ -27,7 +27,6 @@ from headwater.core.quantity import parse_duration
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.build import build
 
-RATE = 10.0  # packs a second of each stream
 ZONE = "cloud"
 _PATIENCE = 300.0
 _WARM = 6
@@ -49,13 +48,13 @@ zones:
 class Platform:
     """A controller and a zone with the streams of a workload, until ``end``."""
 
-    def __init__(self, place: Path, name: str, *, reuse: bool, trigger: str) -> None:
+    def __init__(self, place: Path, name: str, *, reuse: bool, trigger: str, rate: float) -> None:
         self.place, self._reuse, self._trigger = place, reuse, parse_duration(trigger)
         self.store = str(place / "store.db")
         place.mkdir(parents=True)
         graphs = workload(name)
         riot = name == "riot21"
-        self.feed = city.Feed(place / "in", RATE) if riot else science.EventFeed(place / "in", graphs, RATE)
+        self.feed = city.PackFeed(place / "in", rate) if riot else science.EventFeed(place / "in", graphs, rate)
         self.feed.start()
         self._over = threading.Event()
         self._controller = threading.Thread(target=self._control, args=(trigger,), daemon=True)
@@ -219,13 +218,14 @@ def lived(
     steps: int | None,
     trigger: str,
     every: int,
+    rate: float,
 ) -> dict[str, Any]:
     """Go through a trace; ``steps``: only this number of steps, and then remove all dataflows.
 
-    Cores are measured at regular steps, where most tasks run, and in the end; each time when queries
-    have warmed up and caught up, or after ``settle`` seconds.
+    ``rate``: packs or events a second of each stream. Cores are measured at regular steps, where most tasks run, and in
+    the end; each time when queries have warmed up and caught up, or after ``settle`` seconds.
     """
-    platform = Platform(place, name, reuse=reuse, trigger=trigger)
+    platform = Platform(place, name, reuse=reuse, trigger=trigger, rate=rate)
     seen: list[dict[str, Any]] = []
     try:
         there: list[str] = []

@@ -7,15 +7,13 @@ to the same columns first.
 
 from __future__ import annotations
 
-import json
 import random
-import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import headwater as hw
+from benchmarks.reuse.feed import Feed
 from benchmarks.reuse.workloads import Graph
 from headwater import iot
 from headwater.dataflow.graph import Dataflow
@@ -137,46 +135,17 @@ _TASKS: Mapping[str, Callable[[Stream, dict[str, Any], str, Path], Any]] = {
 }
 
 
-class Feed(threading.Thread):
-    """Write packs of all three streams, ``rate`` a second of each, until it is ended."""
+class PackFeed(Feed):
+    """Packs of all three streams."""
 
-    def __init__(self, place: Path, rate: float, *, every: float = 1.0, seed: int = 1) -> None:
-        super().__init__(daemon=True)
-        self._place, self._rate, self._every = place, rate, every
-        self._drawn, self._over = random.Random(seed), threading.Event()
-        self.packs = 0
-        for name in FIELDS:
-            (place / name).mkdir(parents=True, exist_ok=True)
+    def __init__(self, place: Path, rate: float) -> None:
+        super().__init__(place, FIELDS, rate)
 
-    def run(self) -> None:
-        number, due, owed = 0, time.monotonic(), 0.0
-        while not self._over.is_set():
-            number += 1
-            due += self._every
-            self._over.wait(max(0.0, due - time.monotonic()))
-            owed += self._rate * self._every
-            count = int(owed)
-            owed -= count
-            for name in FIELDS:
-                self.write(name, number, count, time.time())
-
-    def write(self, name: str, number: int, count: int, now: float) -> None:
-        """Write a file of packs, whose times are those of the last ``every`` seconds."""
-        lines = [json.dumps(self._pack(name, now - self._every * (count - n) / count)) for n in range(count)]
-        draft = self._place / name / f".{number:08d}"
-        draft.write_text("\n".join(lines) + "\n")
-        draft.rename(self._place / name / f"{number:08d}.json")
-        self.packs += count
-
-    def _pack(self, name: str, at: float) -> dict[str, Any]:
+    def row(self, name: str, at: float) -> dict[str, Any]:
+        """Draw a pack with a reading of each of the stream's fields."""
         draw = self._drawn
         entries: list[dict[str, Any]] = [{"n": "source", "u": "string", "sv": f"device-{draw.randrange(DEVICES)}"}]
         for field, (low, high) in FIELDS[name].items():
             value = draw.uniform(low, high) * (10 if draw.random() < _BAD else 1)
             entries.append({"n": field, "u": "", "v": f"{value:.2f}"})
         return {"e": entries, "bt": int(at * 1000)}
-
-    def end(self) -> None:
-        """Stop writing."""
-        self._over.set()
-        self.join()

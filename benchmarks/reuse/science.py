@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
-import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 import headwater as hw
 from benchmarks.reuse.city import LOCATION
+from benchmarks.reuse.feed import Feed
 from benchmarks.reuse.workloads import Graph
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
@@ -65,32 +64,13 @@ def dataflow(graph: Graph, place: Path) -> Dataflow:
     return builder.build()
 
 
-class EventFeed(threading.Thread):
-    """Write events to each source of some workflows, ``rate`` a second, until it is ended."""
+class EventFeed(Feed):
+    """Events of each source of some workflows."""
 
     def __init__(self, place: Path, graphs: Iterable[Graph], rate: float) -> None:
-        super().__init__(daemon=True)
-        names = {source_of(g, t) for g in graphs for t in g.tasks if not g.inputs(t)}
-        self._places, self._rate = [place / name for name in sorted(names)], rate
-        self._drawn, self._over = random.Random(1), threading.Event()
-        for one in self._places:
-            one.mkdir(parents=True, exist_ok=True)
+        super().__init__(place, sorted({source_of(g, t) for g in graphs for t in g.tasks if not g.inputs(t)}), rate)
 
-    def run(self) -> None:
-        number, due = 0, time.monotonic()
-        while not self._over.is_set():
-            number, due = number + 1, due + 1.0
-            self._over.wait(max(0.0, due - time.monotonic()))
-            for place in self._places:
-                draft = place / f".{number:08d}"
-                draft.write_text("".join(f"{json.dumps(self._event())}\n" for _ in range(int(self._rate))))
-                draft.rename(place / f"{number:08d}.json")
-
-    def _event(self) -> dict[str, Any]:
-        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return {"id": self._drawn.randrange(KEYS), "ts": at, "v": self._drawn.random()}
-
-    def end(self) -> None:
-        """Stop writing."""
-        self._over.set()
-        self.join()
+    def row(self, name: str, at: float) -> dict[str, Any]:
+        """Draw an event."""
+        ts = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+        return {"id": self._drawn.randrange(KEYS), "ts": ts, "v": self._drawn.random()}
