@@ -39,6 +39,7 @@ from headwater.disk.checkpoint import (
 )
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import REPLAYED, Layout, sink_directory
+from headwater.disk.pace import Pace, set_ending, write_pace
 from headwater.disk.repair import examine, repair
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import tag_of
@@ -188,8 +189,9 @@ class Units:
                 id_: versions.begin(spark, checkpoint) if starts else versions.current(spark)
                 for id_, versions in self._tables(spec).items()
             }
-            pace = parse_duration(self.settings.trigger) if catches_up else None
-            compiler = UnitCompiler(spec, spark, self.layout, options, cores, tables=tables, measure=measure, pace=pace)
+            compiler = UnitCompiler(
+                spec, spark, self.layout, options, cores, tables=tables, measure=measure, catches_up=catches_up
+            )
             return compiler.compile()
 
     def _tables(self, spec: UnitSpec) -> dict[str, TableVersions]:
@@ -252,7 +254,12 @@ class Units:
     def _begin(self, spec: UnitSpec, compiled: CompiledUnit, checkpoint: Path, *, catches_up: bool = False) -> Running:
         """Start a query from a unit's checkpoint."""
         passed = committed_watermark(checkpoint)
-        name, trigger = query_name(spec), "0 seconds" if catches_up else self.settings.trigger
+        name, trigger = query_name(spec), self.settings.trigger
+        self.layout.pace(spec.unit).unlink(missing_ok=True)
+        paced = catches_up or (compiled.one_channel and not isinstance(compiled.spark_sink, RealTimeKafkaSink))
+        if paced:
+            self._set_pace(spec.unit, on_arrival=compiled.one_channel)
+            trigger = "0 seconds"
         checked = self._checked_files(spec)
         needed = 0
         if isinstance(compiled.spark_sink, RealTimeKafkaSink):
@@ -302,7 +309,13 @@ class Units:
             explain=explain,
             real_time=real_time,
             slots=needed,
+            paced=paced,
         )
+
+    def _set_pace(self, unit: Unit, *, on_arrival: bool) -> None:
+        """Let the source of a query wait for the begin of each batch."""
+        pace = Pace(seconds=parse_duration(self.settings.trigger), on_arrival=on_arrival)
+        write_pace(self.layout.pace(unit), pace)
 
     def _checked_files(self, spec: UnitSpec) -> CheckedFiles | None:
         """Return the check of a query's files; raise the error of a resource that the unit may not use."""
@@ -334,6 +347,7 @@ class Units:
             return False
         work.controlled = bool(saved.get("controlled"))
         work.replayed = frozenset(saved.get("replayed", ()))
+        set_ending(self.layout.pace(work.unit), ending=False)
         # An idle query may make no further batch that would show its positions.
         reached = positions(self.layout.checkpoint(work.unit))
         work.running = Running.resumed(query, saved, self._explain(work.spec), reached=reached)
@@ -352,6 +366,7 @@ class Units:
 
     def _end_query(self, spec: UnitSpec, query: StreamingQuery) -> None:
         end_catch_up(self.layout.catch_up(spec.unit))
+        set_ending(self.layout.pace(spec.unit), ending=True)
         query.stop()
 
     def is_outdated(self, work: Work) -> bool:
@@ -386,6 +401,7 @@ class Units:
         if work is None or work.running is None or work.finished or not self.endpoint.alive:
             return
         end_catch_up(self.layout.catch_up(work.unit))
+        set_ending(self.layout.pace(work.unit), ending=True)
         work.running.stop(self.layout.checkpoint(work.unit), at_once=at_once, level=level)
         work.running.observe()
         if work.running.last_batch >= 0:

@@ -23,26 +23,23 @@ class CatchUpInput:
     def __init__(self, batches: CatchUpBatches, name: str) -> None:
         self._batches = batches
         self._name = name
-        self._due = 0.0  # the next trigger of a query that goes on by itself (monotonic)
 
     @staticmethod
-    def option(file: Path, checkpoint: Path, name: str, pace: float) -> str:
+    def option(file: Path, checkpoint: Path, name: str) -> str:
         """Return the option that describes an input to ``of``."""
-        return json.dumps({"file": str(file), "checkpoint": str(checkpoint), "name": name, "pace": pace})
+        return json.dumps({"file": str(file), "checkpoint": str(checkpoint), "name": name})
 
     @classmethod
     def of(cls, option: str) -> CatchUpInput:
         """Make the input that an option describes."""
         found = json.loads(option)
-        batches = CatchUpBatches(Path(found["file"]), Path(found["checkpoint"]), float(found["pace"]))
-        return cls(batches, str(found["name"]))
+        return cls(CatchUpBatches(Path(found["file"]), Path(found["checkpoint"])), str(found["name"]))
 
     def next_end(self, has_come: Callable[[Offset], bool]) -> Offset | None:
         """Wait for the end of the next batch to repeat and for its entries.
 
-        Return None for a query that goes on by itself: at once for its first batch, then at its next trigger, counted
-        from the begin of the batch before, as Spark does: a batch that took longer is followed at once. Raise
-        ChannelError for a query that is to end, so that it plans no batch of its own.
+        Return None for a query that goes on by itself. Raise ChannelError for a query that is to end, so that it plans
+        no batch of its own.
         """
         deadline, batch = time.monotonic() + _SILENT, self._batches.next_batch
         while True:
@@ -50,16 +47,14 @@ class CatchUpInput:
             if now is None:
                 return None
             if now.publishes(batch):
-                if now.ending or time.monotonic() >= self._due:
-                    self._due = time.monotonic() + self._batches.until_trigger
-                    return None
-            elif now.ending or time.monotonic() > deadline:
+                return None
+            if now.ending or time.monotonic() > deadline:
                 raise ChannelError(
                     f"batch {batch} is not repeated: the unit is not to take over any longer",
                     where=self._name,
                     hint="let this query end",
                 )
-            elif batch in now.batches:
+            if batch in now.batches:
                 end: Offset = json.loads(now.batches[batch][self._name])
                 if has_come(end):
                     return end

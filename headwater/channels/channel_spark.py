@@ -4,7 +4,7 @@ Options of ``headwater_channel``: ``members`` (JSON file, see Members), ``reader
 which every log keeps unread entries), ``schema`` (DDL), ``punctuate``, ``max_rows_per_batch``
 (soft: every log with new entries gives at least one), ``parallelism`` (maximum tasks per batch),
 ``on_corrupt``, ``at_once``, ``again``, ``lifted`` (idle channels may be lifted), ``checkpoint`` (synced before the
-entries of a committed batch are given up; without it a power cut may lose rows).
+entries of a committed batch are given up; without it a power cut may lose rows), ``pace`` (the file of ``disk.pace``).
 
 With ``at_once`` a query runs a batch when it starts even where there is nothing to read: its operators
 emit pending results, and the first rows find it warm. One more entry in the offset marks that batch. With ``again``
@@ -38,6 +38,7 @@ from pyspark.sql.streaming.datasource import (
 
 from headwater.channels.arrival import arrival_of, record_arrival
 from headwater.channels.base import AGAIN_AFTER, BEGUN, OnCorrupt
+from headwater.channels.batchpace import BatchPace
 from headwater.channels.catchupinput import CatchUpInput
 from headwater.channels.entry import Entry
 from headwater.channels.lifts import lifts_in, offset_of, raised, read_lifts
@@ -86,6 +87,7 @@ class ChannelSource(DataSource):
             lifted=self._is_set("lifted"),
             checkpoint=Path(checkpoint) if (checkpoint := self.options.get("checkpoint")) else None,
             catch_up=CatchUpInput.of(described) if (described := self.options.get("catch_up")) else None,
+            pace=BatchPace(Path(pace)) if (pace := self.options.get("pace")) else None,
         )
 
     def _punctuate(self) -> bool:
@@ -167,6 +169,10 @@ class Members:
         self.active()
         return self._logs.get(writer)
 
+    def look_s(self) -> float:
+        """Return the least seconds between two looks for new entries."""
+        return max((self._logs[writer].look_s for writer in self.active()), default=0.0)
+
     def spec(self, writer: str) -> str:
         """Return the description of a writer's log, as JSON."""
         return self._specs[writer]
@@ -210,6 +216,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lifted: bool = False,
         checkpoint: Path | None = None,
         catch_up: CatchUpInput | None = None,
+        pace: BatchPace | None = None,
     ) -> None:
         self._members = members
         self._schema = schema
@@ -223,6 +230,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lifted = lifted
         self._checkpoint = checkpoint
         self._catch_up = catch_up
+        self._pace = pace
         self._moved = -math.inf
 
     # -- planning (one process for as long as the query runs) ----------------------------------
@@ -243,9 +251,14 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._max_rows) if self._max_rows else ReadAllAvailable()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end offset of the next batch; that of a batch to repeat as soon as it is known."""
+        """Return the end offset of the next batch; wait for its begin, or for that of a batch to repeat."""
         if self._catch_up is not None and (repeated := self._catch_up.next_end(self._has_come)) is not None:
             return repeated
+        if self._pace is None:
+            return self._next_end(start, limit)
+        return self._pace.next_end(start, lambda: self._next_end(start, limit), self._members.look_s())
+
+    def _next_end(self, start: Offset, limit: ReadLimit) -> Offset:
         at = _read(start)
         newest = self._newest(at)
         if self._target is not None:

@@ -85,6 +85,8 @@ class KafkaLog(Log):
     writing query share; a log that is only read needs none.
     """
 
+    look_s = 0.05
+
     _journal: KafkaJournal
     _keep: KafkaRetention
     _store: KafkaStore

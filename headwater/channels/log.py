@@ -36,6 +36,8 @@ class Log(LogView):
 
     compression = "lz4"
     """Compression of written segments; read ones carry theirs. ``segments.FOR_LINK`` suits those that cross a link."""
+    look_s = 0.0
+    """Least seconds between two looks of a waiting reader for new entries."""
     bytes_per_s: float | None = None
     """Speed of that link; None: unknown."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -52,7 +51,7 @@ def write_catch_up(file: Path, record: CatchUpRecord) -> None:
 
 
 def end_catch_up(file: Path) -> None:
-    """Let a query that waits for the next batch to repeat, or for its next trigger, be stopped at once."""
+    """Let a query that waits for the next batch to repeat be stopped at once."""
     found = read_catch_up(file)
     if found is not None and not found.ending:
         write_catch_up(file, replace(found, ending=True))
@@ -61,11 +60,9 @@ def end_catch_up(file: Path) -> None:
 class CatchUpBatches:
     """The batches that one query repeats, as its sources see them. The file is read again where it has changed."""
 
-    def __init__(self, file: Path, checkpoint: Path, pace: float) -> None:
-        """``pace``: seconds between two batches of its own: its trigger fires at once."""
+    def __init__(self, file: Path, checkpoint: Path) -> None:
         self._file = file
         self._checkpoint = checkpoint
-        self._pace = pace
         self._stamp: tuple[int, int, int] | None = None
         self._found: CatchUpRecord | None = None
 
@@ -84,8 +81,3 @@ class CatchUpBatches:
     def next_batch(self) -> int:
         """The number of the batch that the query plans next."""
         return newest_batch(self._checkpoint / "offsets") + 1
-
-    @property
-    def until_trigger(self) -> float:
-        """Seconds until the next trigger of a query that goes on by itself: at a multiple of its interval."""
-        return self._pace - time.time() % self._pace if self._pace else 0.0

@@ -55,6 +55,10 @@ class Layout:
         """The batches of another unit that a unit repeats before it takes over."""
         return self.root / "units" / unit.checkpoint / "catch_up.json"
 
+    def pace(self, unit: Unit) -> Path:
+        """When the next batch of a unit may begin, where its source waits for that instead of Spark."""
+        return self.root / "units" / unit.checkpoint / "pace.json"
+
     def passed(self, unit: Unit) -> Path:
         """The file of a unit's latency tracking."""
         return self.root / "units" / unit.checkpoint / "passed"

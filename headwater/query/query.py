@@ -94,6 +94,8 @@ class Running:
     """Seconds that a batch lasts in Spark's real-time mode; 0 for a query that ends a batch with its rows."""
     slots: int = 0
     """Task slots that it holds in real-time mode."""
+    paced: bool = False
+    """Whether its source waits for the begin of each batch, instead of Spark; see ``disk.pace``."""
     latency: Latency | None = None
     """Age of the records of the newest batch with records in real-time mode, as they were read."""
     _scanned: int = 0
@@ -118,6 +120,7 @@ class Running:
             "cpu_s": self.cpu_s,
             "real_time": self.real_time,
             "slots": self.slots,
+            "paced": self.paced,
         }
 
     @classmethod
@@ -144,6 +147,7 @@ class Running:
             cpu_s=float(note.get("cpu_s", 0.0)),
             real_time=float(note.get("real_time", 0.0)),
             slots=int(note.get("slots", 0)),
+            paced=bool(note.get("paced", False)),
         )
 
     def wait_until_ready(self) -> None:
@@ -178,11 +182,16 @@ class Running:
             return
         self.last_batch = batch
         rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
+        durations = progress["durationMs"]
+        waited = float(durations.get("latestOffset", 0)) if self.paced else 0.0
         # In real-time mode a batch lasts that long whatever it has to do.
-        took = max(0.0, float(progress["durationMs"].get("triggerExecution", 0)) - self.real_time * 1000)
+        took = max(0.0, float(durations.get("triggerExecution", 0)) - waited - self.real_time * 1000)
         if self.real_time:
             self.latency = latency_of(progress.get("observedMetrics") or {}, self.real_time) or self.latency
-        begun = _epoch(progress["timestamp"])
+        begun = _epoch(progress["timestamp"]) + waited / 1000
+        rate = float(progress.get("inputRowsPerSecond") or 0.0)
+        if self.paced and self.batches:  # Spark's rate begins with a trigger that may have had no input
+            rate = rows / max(begun - self.batches[-1].begun, 0.001)
         self.batches.append(Batch(batch, begun, took / 1000, rows))
         self.busy_s += took / 1000
         self.done += 1
@@ -196,7 +205,7 @@ class Running:
         self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
         if rows:
             self.recent_ms = [*self.recent_ms[-19:], took]
-            self.recent_rate = [*self.recent_rate[-19:], float(progress.get("inputRowsPerSecond") or 0.0)]
+            self.recent_rate = [*self.recent_rate[-19:], rate]
 
     @property
     def positions(self) -> dict[str, int]:

@@ -98,6 +98,8 @@ class CompiledUnit:
     """The sources whose replayed records it reads."""
     updates: bool = False
     """Whether it outputs results as they change."""
+    one_channel: bool = False
+    """Whether it reads one channel once and nothing else, so that this source can tell when a batch begins."""
 
 
 class UnitCompiler:
@@ -113,9 +115,9 @@ class UnitCompiler:
         *,
         tables: Mapping[str, Path],
         measure: bool = True,
-        pace: float | None = None,
+        catches_up: bool = False,
     ) -> None:
-        """``pace``: seconds between two batches of a unit that first repeats those of another; see ``disk.catchup``."""
+        """``catches_up``: the unit first repeats the batches of another; see ``disk.catchup``."""
         self._spec = spec
         self._flow = spec.flow
         self._unit = spec.unit
@@ -128,7 +130,7 @@ class UnitCompiler:
         self._reads: Counter[str] = Counter()
         self._replayed: set[str] = set()
         self._measure = measure
-        self._pace = pace
+        self._catches_up = catches_up
         self._counting = Counting()
         self._late: set[str] = set()
         self._served = one_pass(spec.flow, spec.unit.operators, spec.unit.outputs)
@@ -165,6 +167,7 @@ class UnitCompiler:
             counting=counting,
             replayed=replayed,
             updates=updates,
+            one_channel=not self._controlled and [read.location for read in counting.reads] == [None],
         )
 
     def _is_input(self, id_: str) -> bool:
@@ -355,9 +358,10 @@ class UnitCompiler:
             reader = reader.option("max_rows_per_batch", str(self._channel["max_rows_per_batch"]))
         if (synced := self._synced()) is not None:
             reader = reader.option("checkpoint", str(synced))
-        if self._pace is not None:
-            first = len(self._reads) == 1 and not again  # it waits for the trigger on behalf of all
-            reader = reader.option("catch_up", self._catch_up(id_, again, self._pace if first else 0.0))
+        if len(self._reads) == 1 and not again:  # it waits for the begin of a batch on behalf of all
+            reader = reader.option("pace", str(self._layout.pace(self._unit)))
+        if self._catches_up:
+            reader = reader.option("catch_up", self._catch_up(id_, again))
         frame = reader.load()
         frame = self._timed(frame, type_, "0 seconds") if punctuate else compile.mark(frame, type_)
         part = self._unit.part
@@ -369,11 +373,11 @@ class UnitCompiler:
             frame = frame.where(expression(compile.at_locations(column, self._unit.locations)))
         return frame
 
-    def _catch_up(self, id_: str, again: str, pace: float) -> str:
+    def _catch_up(self, id_: str, again: str) -> str:
         """Describe the input to the reader of a unit that repeats the batches of another one."""
         layout, unit = self._layout, self._unit
         name = name_of_channels(self._spec, id_) + again
-        return CatchUpInput.option(layout.catch_up(unit), layout.checkpoint(unit), name, pace)
+        return CatchUpInput.option(layout.catch_up(unit), layout.checkpoint(unit), name)
 
     def _synced(self) -> Path | None:
         """Return the checkpoint if it is to be synced before input is deleted."""

@@ -22,6 +22,7 @@ from headwater.channels.open import open_log
 from headwater.channels.segments import Segment
 from headwater.connectors.filewriter import FileSinkWriter
 from headwater.core.errors import ChannelError
+from headwater.disk.pace import Pace, set_ending, write_pace
 from headwater.spark.broker import LocalBroker
 
 from .conftest import KINDS, ids, spec_of, table
@@ -411,6 +412,33 @@ def halt(query: StreamingQuery) -> None:
 
 def out_log(site: Site) -> dict[str, Any]:
     return site.sink_writer("out", event_time="ts")
+
+
+def test_a_query_whose_source_waits_for_its_batches_can_be_stopped_meanwhile(spark: SparkSession, site: Site) -> None:
+    a, out, pace = site.log("a"), site.log("out"), site.root / "pace.json"
+    site.list("a")
+
+    def started(seconds: float) -> StreamingQuery:
+        write_pace(pace, Pace(seconds=seconds, on_arrival=True))
+        return start(source(spark, site, pace=pace), site, [out_log(site)], processingTime="0 seconds")
+
+    query = started(0.0)
+    try:
+        for batch in range(3):
+            a.append(table([batch]), epoch=1, batch=batch)
+            wait(query, lambda count=batch + 1: out.stats().rows == count)  # type: ignore[misc]
+    finally:
+        set_ending(pace, ending=True)
+        query.stop()
+    a.append(table([3]), epoch=1, batch=3)
+    query = started(24 * 3600.0)  # the first batch comes at once, and the next one tomorrow
+    try:
+        wait(query, lambda: out.stats().rows == 4)
+        wait(query, lambda: "Getting offsets" in str(query.status["message"]))
+    finally:
+        set_ending(pace, ending=True)
+        query.stop()
+    assert ids(out) == [0, 1, 2, 3] and not query.isActive and query.exception() is None
 
 
 def test_rows_pass_through_a_live_query(spark: SparkSession, site: Site) -> None:

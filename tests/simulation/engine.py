@@ -122,9 +122,9 @@ class RowCompiler(UnitCompiler):
         *,
         tables: Any,
         measure: bool,
-        pace: float | None,
+        catches_up: bool,
     ) -> None:
-        assert pace is None, "the engine of rows repeats no other unit's batches"
+        assert not catches_up, "the engine of rows repeats no other unit's batches"
         super().__init__(spec, spark, layout, channel, cores, tables=tables, measure=False)
 
     def compile(self) -> CompiledUnit:

@@ -132,8 +132,8 @@ class Query:
     def plan(self, batch: int) -> None:
         (self.checkpoint / "offsets" / str(batch)).touch()
 
-    def input(self, name: str = "c", pace: float = 0.0) -> CatchUpInput:
-        return CatchUpInput(CatchUpBatches(self.file, self.checkpoint, pace), name)
+    def input(self, name: str = "c") -> CatchUpInput:
+        return CatchUpInput(CatchUpBatches(self.file, self.checkpoint), name)
 
 
 def ends(**at: int) -> dict[str, str]:
@@ -195,14 +195,6 @@ def test_a_released_query_goes_on_by_itself_and_one_that_is_given_up_plans_nothi
     write_catch_up(query.file, CatchUpRecord(source="s", until=4, released=True))
     thread.join(PATIENCE)
     assert found == [None]
-    waits = query.input(pace=3600.0)
-    assert waits.next_end(lambda end: True) is None, "its first batch does not wait for the trigger"
-    thread, found = waiting(lambda: waits.next_end(lambda end: True))
-    thread.join(0.2)
-    assert not found, "its next batches do"
-    end_catch_up(query.file)
-    thread.join(PATIENCE)
-    assert found == [None]
     write_catch_up(query.file, CatchUpRecord(source="s"))
     thread, found = waiting(lambda: query.input().next_end(lambda end: True))
     end_catch_up(query.file)
@@ -210,22 +202,6 @@ def test_a_released_query_goes_on_by_itself_and_one_that_is_given_up_plans_nothi
     assert isinstance(found[0], ChannelError)
     again = read_catch_up(query.file)
     assert again is not None and again.ending
-
-
-def test_a_batch_that_outlasts_its_trigger_is_followed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    query = Query(tmp_path)
-    write_catch_up(query.file, CatchUpRecord(source="s", until=4, released=True))
-    query.plan(4)
-    until = iter([0.0, 3600.0, 3600.0])  # the first trigger has passed when the first batch ends
-    monkeypatch.setattr(CatchUpBatches, "until_trigger", property(lambda self: next(until)))
-    input_ = query.input(pace=3600.0)
-    assert [input_.next_end(lambda end: True) for _ in range(2)] == [None, None]
-    thread, found = waiting(lambda: input_.next_end(lambda end: True))
-    thread.join(0.2)
-    assert not found
-    end_catch_up(query.file)
-    thread.join(PATIENCE)
-    assert found == [None]
 
 
 def test_a_query_is_cold_until_it_has_repeated_two_batches_or_none_comes(monkeypatch: pytest.MonkeyPatch) -> None:
