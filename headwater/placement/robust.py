@@ -94,14 +94,14 @@ class _Trials:
         return self._known[key]
 
     def badness(self, selection: Ints) -> tuple[bool, float]:
-        """Return a sort key: the mean RU; without enough probability, divided by its square.
+        """Return a sort key: the mean RU; without enough probability, divided by its cube.
 
         So a selection is not much dearer than another one that keeps the limits nearly as often.
         """
         chance, cost = self.outlook(selection)
         if chance >= self.situation.limits.confidence:
             return False, cost
-        return True, cost / max(chance, _LEAST) ** 2
+        return True, cost / max(chance, _LEAST) ** 3
 
 
 def _candidates(situation: Situation) -> Iterator[Ints]:

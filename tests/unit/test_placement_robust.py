@@ -11,7 +11,7 @@ import pytest
 
 from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.exact import tsoo_exact
-from headwater.placement.forecast import last_value
+from headwater.placement.forecast import Forecast, last_value
 from headwater.placement.problem import Problem
 from headwater.placement.replay import Score, Shared, Step, replay
 from headwater.placement.robust import tsoo_margin, tsoo_robust
@@ -56,32 +56,48 @@ def drawn(problem: Problem, limits: Limits, seed: int, course: Course, steps: in
     ]
 
 
-def scores(make: Make, seeds: Sequence[int], steps: int, by: Schedule, *, compiled: bool) -> Iterator[Score]:
+def scores(
+    make: Make, seeds: Sequence[int], steps: int, by: Schedule, *, expect: Forecast | None, compiled: bool
+) -> Iterator[Score]:
     for seed in seeds:
         shared, given = make(seed, COURSES[seed % len(COURSES)], steps)
-        found = replay([shared], given, by, expect=last_value, compiled=compiled)
+        found = replay([shared], given, by, expect=expect, compiled=compiled)
         yield from (score for score in found if score.step)
 
 
-def compare(make: Make, seeds: Sequence[int], steps: int, *, compiled: bool = False) -> None:
-    """Compare with aTSOO-H, with exact schedules and with a fixed margin, over all drawn courses together."""
-    by: tuple[Schedule, ...] = (tsoo_robust, tsoo_exact, atsoo_h, tsoo_margin)
-    found = [list(scores(make, seeds, steps, one, compiled=compiled)) for one in by]
-    robust, exact, adaptive, margin = (fmean(score.kept for score in own) for own in found)
-    assert robust > max(exact, adaptive) + 0.03, (robust, exact, adaptive)
-    assert robust > margin - 0.03, (robust, margin)  # on few steps; and at not much more cost
-    assert fmean(s.cost for s in found[0]) < 1.15 * fmean(s.cost for s in found[3])
+def kept_and_cost(
+    make: Make, seeds: Sequence[int], steps: int, by: Schedule, *, expect: Forecast | None, compiled: bool = False
+) -> tuple[float, float]:
+    """Return the share of steps that keep the limits, and the mean RU, over all drawn courses together."""
+    found = list(scores(make, seeds, steps, by, expect=expect, compiled=compiled))
+    return fmean(score.kept for score in found), fmean(score.cost for score in found)
 
 
 def test_on_forecasts_limits_are_kept_more_often() -> None:
-    compare(three_layers, range(3), 12)
+    def of(by: Schedule) -> tuple[float, float]:
+        return kept_and_cost(three_layers, range(3), 12, by, expect=last_value)
+
+    (robust, cost), (margin, dear) = of(tsoo_robust), of(tsoo_margin)
+    assert robust > max(of(tsoo_exact)[0], of(atsoo_h)[0]) + 0.03
+    assert robust > margin - 0.03 and cost < 1.15 * dear, "on few steps, at not much more cost"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("make", "seeds"), [(two_layers, range(30, 42)), (three_layers, range(30, 60))])
-def test_on_many_forecasts_limits_are_kept_more_often(make: Make, seeds: range) -> None:
+@pytest.mark.parametrize("make", [two_layers, three_layers])
+def test_on_many_forecasts_limits_are_kept_more_often(make: Make) -> None:
+    """They are kept more often than with a margin and by aTSOO-H, at not much more cost.
+
+    A third of the steps that exact schedules lose to not knowing the rates are won.
+    """
     pytest.importorskip("numba")
-    compare(make, seeds, 30, compiled=True)
+
+    def of(by: Schedule, expect: Forecast | None = last_value) -> tuple[float, float]:
+        return kept_and_cost(make, range(30, 90), 30, by, expect=expect, compiled=True)
+
+    (robust, cost), (margin, dear), (exact, _) = of(tsoo_robust), of(tsoo_margin), of(tsoo_exact)
+    assert robust > of(atsoo_h)[0] + 0.05
+    assert robust > margin and cost < 1.1 * dear, (robust, margin, cost, dear)
+    assert robust - exact > (of(tsoo_exact, None)[0] - exact) / 3
 
 
 def test_more_confidence_is_a_higher_chance() -> None:
