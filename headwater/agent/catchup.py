@@ -19,6 +19,7 @@ from headwater.agent.catchupquery import CatchUpQuery
 from headwater.agent.units import Units
 from headwater.disk.catchup import CatchUpRecord, read_catch_up, write_catch_up
 from headwater.disk.checkpoint import clear, newest_batch
+from headwater.disk.syncing import sync_checkpoint
 from headwater.plan.spec import UnitSpec
 from headwater.state.savedstate import Saved, stood_at
 
@@ -37,8 +38,9 @@ def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Cal
     found = read_catch_up(file)
     if found is None or not _is_under_way(found, source) or not _joins(units, spec, found, early):
         give_up(units, spec)
-        begin()
         found = CatchUpRecord(source=source)
+        write_catch_up(file, found)  # before the checkpoint, which would else seem loaded if this process ended now
+        begin()
     done = newest_batch(checkpoint / "commits")
     _extend(units, spec, replace(found, until=None), early, done)
     query = units.catching_up.get(spec.id)
@@ -63,6 +65,8 @@ def take_over(units: Units, spec: UnitSpec, source: str, saved: Saved) -> bool:
     if found is None:
         return False
     if found.source == source and not found.released and _repeats(units, spec, found, saved):
+        if units.settings.channel.fsync:  # the batches up to here must not be repeated as the unit's own
+            sync_checkpoint(units.layout.checkpoint(spec.unit))
         write_catch_up(units.layout.catch_up(spec.unit), replace(found, batches={}, until=saved.batch))
         return True
     give_up(units, spec)

@@ -43,6 +43,11 @@ def sync_checkpoint(checkpoint: Path) -> int:
     return len(paths)
 
 
+def note_synced(checkpoint: Path) -> None:
+    """Note that all of a checkpoint is durable, so that it is not synced again."""
+    write_atomically(checkpoint / SYNCED, json.dumps(stamps(checkpoint)), fsync=False)
+
+
 def sync_tree(directory: Path) -> None:
     """Make a directory with all that is in it, and its own name, durable."""
     sync_paths([*(str(directory / name) for name in stamps(directory)), str(directory), str(directory.parent)])

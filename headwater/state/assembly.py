@@ -19,7 +19,7 @@ from typing import Any
 
 from headwater.core.errors import RuntimeFailure
 from headwater.disk.durable import sync_directory
-from headwater.disk.syncing import sync_tree
+from headwater.disk.syncing import note_synced, sync_tree
 from headwater.plan.transfer import OperatorTransfer, StateTransfer, TransferSource
 from headwater.state.reshape import Reshaping, StatePiece, columns_of, reshape, taken_of
 from headwater.state.savedstate import Saved, StateStore
@@ -113,6 +113,7 @@ def assemble(
     shutil.rmtree(checkpoint, ignore_errors=True)
     os.replace(draft, checkpoint)
     sync_directory(checkpoint.parent)
+    note_synced(checkpoint)
     return summary
 
 

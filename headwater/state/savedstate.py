@@ -261,11 +261,19 @@ def _sources(lines: Iterable[str]) -> dict[str, str]:
 
 
 def operators(checkpoint: Path) -> dict[int, str]:
-    """Return the names of a query's stateful operators, by Spark's numbers."""
+    """Return the names of a query's stateful operators, by Spark's numbers; raise RuntimeFailure for a damaged file."""
     found = {}
     for place in (checkpoint / "state").glob("[0-9]*"):
-        data = json.loads(_operator_file(place).read_text().splitlines()[1])
-        found[int(place.name)] = str(data["operatorInfo"]["operatorName"])
+        file = _operator_file(place)
+        try:
+            data = json.loads(file.read_text().splitlines()[1])
+            found[int(place.name)] = str(data["operatorInfo"]["operatorName"])
+        except (IndexError, KeyError, TypeError, ValueError, FileNotFoundError):
+            raise RuntimeFailure(
+                "a file of the checkpoint is damaged or missing",
+                where=str(file),
+                hint="start the unit: it is repaired, or the message names what to put back",
+            ) from None
     return found
 
 

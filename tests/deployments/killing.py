@@ -1,4 +1,4 @@
-"""A controller that kills a process at one step of a change: itself, or a zone's Spark.
+"""A controller that kills a process at one step of a change: itself, a zone's Spark, or all as in a power cut.
 
 ``python -m tests.deployments.killing STORE HOME``; HOME/kill.json states the process to kill and the step.
 """
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headwater.agent.agents import Agents
+from headwater.agent.agents import Agents, running_agent
 from headwater.control.controller import Controller
 from headwater.control.executor import Attempt, Executor
 from headwater.control.ports import Ports
@@ -21,9 +21,12 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Step
 from headwater.spark.endpoint import LocalEndpoint
 
+POWER = "power"
+_CUT = "power-cut"
+
 
 def order_kill(home: Path, step: Step, target: str) -> None:
-    """Order the death of ``target``, "controller" or a zone, at a step of the controller."""
+    """Order the death of ``target``, "controller", a zone or ``POWER``, at a step of the controller."""
     unit = getattr(step, "unit", "")
     (home / "kill.json").write_text(json.dumps({"kind": step.kind, "unit": unit, "target": target}))
 
@@ -33,13 +36,21 @@ def is_ordered(home: Path) -> bool:
     return (home / "kill.json").exists()
 
 
+def was_cut(home: Path) -> bool:
+    """Return whether the power was cut since the last call."""
+    mark = home / _CUT
+    cut = mark.exists()
+    mark.unlink(missing_ok=True)
+    return cut
+
+
 def call_off(home: Path) -> None:
     """Cancel an ordered kill."""
     (home / "kill.json").unlink(missing_ok=True)
 
 
 class Killing(Executor):
-    """Executes steps, and kills once: a Spark before the step, the controller after it."""
+    """Executes steps, and kills once: a Spark before the step, the controller or all processes after it."""
 
     def __init__(self, ports: Ports, home: Path) -> None:
         super().__init__(ports)
@@ -47,13 +58,16 @@ class Killing(Executor):
 
     def attempt(self, step: Step, plan: DeploymentPlan, **more: Any) -> Attempt:
         order = self._order(step)
-        if order is not None and order != "controller":
-            for directory in (self._home / "zones" / order / "spark").iterdir():
-                spark = LocalEndpoint.attach(directory)
-                if spark is not None:
-                    os.killpg(spark.pid, signal.SIGKILL)
+        if order not in (None, "controller", POWER):
+            _kill_sparks(self._home / "zones" / str(order))
         done = super().attempt(step, plan, **more)
-        if order == "controller":
+        if order == POWER:
+            (self._home / _CUT).touch()
+            for zone in (self._home / "zones").iterdir():
+                if (agent := running_agent(zone)) is not None:
+                    os.kill(int(agent["pid"]), signal.SIGKILL)
+                _kill_sparks(zone)
+        if order in ("controller", POWER):
             os.kill(os.getpid(), signal.SIGKILL)
         return done
 
@@ -66,6 +80,13 @@ class Killing(Executor):
             return None
         call_off(self._home)
         return str(order["target"])
+
+
+def _kill_sparks(zone: Path) -> None:
+    for directory in (zone / "spark").iterdir():
+        spark = LocalEndpoint.attach(directory)
+        if spark is not None:
+            os.killpg(spark.pid, signal.SIGKILL)
 
 
 def main() -> None:

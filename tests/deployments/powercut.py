@@ -47,6 +47,9 @@ def cut_power(root: Path, damage: Damage, rng: random.Random) -> list[str]:
     Call it when all its processes have been killed.
     """
     found = []
+    for note in root.glob("units/*/pace.json"):
+        found.append(str(note.relative_to(root)))  # it is never synced
+        damage(note, rng)
     for checkpoint in sorted((root / "checkpoints").iterdir()):
         for file in unsynced(checkpoint):
             found.append(str(file.relative_to(root)))

@@ -1,8 +1,9 @@
-"""The kill matrix: kill the controller, the old and the new unit's Spark at every step of every kind of change.
+"""The kill matrix: kill the controller, the old and the new unit's Spark, or all, at every step of every change.
 
 One deployment is changed repeatedly while rows flow. After each kill it ends in the new plan or in the
 previous plan, and in the end no row is lost or doubled. A random part of the matrix is a test;
-``HEADWATER_KILLS="fission fusion migration"``, or some of them, runs all of these and prints the table.
+``HEADWATER_KILLS="fission fusion migration"``, or some of them, runs all of these and prints the table. Where all are
+killed, the power is cut: files that were not synced are lost or damaged.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments import killing
 from tests.deployments.controllers import apply
 from tests.deployments.flows import rows
+from tests.deployments.powercut import DAMAGES, cut_power
 from tests.deployments.test_handover import CONTINUUM, NAME, planned, written
 from tests.patience import PATIENCE
 
@@ -39,7 +41,10 @@ class KilledController:
 
     def __init__(self, place: Path) -> None:
         self._place = place
+        self._drawn = random.Random(3)
         self.kills = 0
+        self.damaged = 0
+        """Files that power cuts have damaged."""
         self._start()
 
     def _start(self) -> None:
@@ -65,9 +70,16 @@ class KilledController:
             if self._process.poll() is not None:
                 assert self._process.returncode == -signal.SIGKILL
                 self.kills += 1
+                if killing.was_cut(self._place):
+                    self._damage()
                 self._start()
             assert time.monotonic() < deadline, now
             time.sleep(0.05)
+
+    def _damage(self) -> None:
+        for zone in sorted((self._place / "zones").iterdir()):
+            damage = DAMAGES[self._drawn.choice(sorted(DAMAGES))]
+            self.damaged += len(cut_power(zone / "deployments" / NAME, damage, self._drawn))
 
     def end(self) -> None:
         """End the controller."""
@@ -85,15 +97,19 @@ def controller(tmp_path: Path) -> Iterator[KilledController]:
         deployments.down(tmp_path)
 
 
-def cases(steps: tuple[Step, ...]) -> list[tuple[Step, str]]:
+TARGETS = ("controller", "E1", "C1", killing.POWER)
+
+
+def cases(steps: tuple[Step, ...], targets: tuple[str, ...]) -> list[tuple[Step, str]]:
     """Return every step with every process that may be killed at it."""
-    return [(step, target) for step in steps for target in ("controller", "E1", "C1")]
+    return [(step, target) for step in steps for target in targets]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(10_000)
+@pytest.mark.parametrize("targets", [TARGETS, (killing.POWER,)], ids=["kills", "power cuts"])
 def test_a_kill_at_any_step_loses_nothing(
-    endpoint: LocalEndpoint, tmp_path: Path, controller: KilledController
+    endpoint: LocalEndpoint, tmp_path: Path, controller: KilledController, targets: tuple[str, ...]
 ) -> None:
     whole = os.environ.get("HEADWATER_KILLS", "").split()
     made = rows(4000 if whole else 600, seed=23)["L1"]
@@ -112,7 +128,7 @@ def test_a_kill_at_any_step_loses_nothing(
     table: list[tuple[str, str, str, str, float]] = []
     for kind, (before, after) in kinds.items():
         go_to(controller, before, store)
-        every = cases(Client(store).preview(after).steps)
+        every = cases(Client(store).preview(after).steps, targets)
         for step, target in every if whole else drawn.sample(every, SAMPLE // len(kinds)):
             go_to(controller, before, store)
             for _ in range(3):
@@ -128,6 +144,7 @@ def test_a_kill_at_any_step_loses_nothing(
             print(*table[-1], sep=" | ", flush=True)
     for _ in released:
         pass
+    assert controller.damaged or killing.POWER not in [row[2] for row in table], "all was synced: nothing is shown"
     assert controller.carry_out(deployments.stop(NAME, store, how="finish")) == "done"
     expected = batch_result(endpoint.session(), low.dataflow, CONTINUUM)["out"]
     assert expected.num_rows > 20

@@ -7,18 +7,22 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 
 import headwater as hw
+from headwater.agent import catchup
 from headwater.agent.catchupquery import CatchUpQuery
 from headwater.channels.catchupinput import CatchUpInput
 from headwater.channels.filelog import FileLog
 from headwater.core.errors import ChannelError
 from headwater.core.metrics import HostProgress, Progress, UnitProgress
 from headwater.disk.catchup import CatchUpBatches, CatchUpRecord, end_catch_up, read_catch_up, write_catch_up
+from headwater.disk.checkpoint import newest_batch
+from headwater.disk.layout import Layout
 from headwater.plan.deployment import Edge
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
@@ -28,6 +32,7 @@ from headwater.plan.order import steps_to
 from headwater.plan.steps import CatchUp, Load, Prepare, Step, Stop, Switch, unit_statuses_of
 from headwater.query.query import Running
 from headwater.query.writer import HeadwaterSink, UnitWriter
+from headwater.state.savedstate import Saved
 from tests.deployments.flows import lifted
 from tests.deployments.test_handover import CONTINUUM, planned
 from tests.patience import PATIENCE
@@ -35,6 +40,8 @@ from tests.unit.changes import steps_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from headwater.plan.spec import UnitSpec
 
 
 def kinds(before: DeploymentPlan, after: DeploymentPlan) -> list[str]:
@@ -226,6 +233,27 @@ def test_a_query_is_cold_until_it_has_repeated_two_batches_or_none_comes(monkeyp
     assert query.cold(8) == 1
     clock[0] += 0.2
     assert query.cold(8) == 0, "the other unit has no input"
+
+
+def test_what_an_agent_left_that_ended_while_it_made_the_checkpoint_is_not_taken_for_loaded_state(
+    tmp_path: Path,
+) -> None:
+    plan = cut_out(("once", "rising"))
+    (unit,) = (u for u in plan.units if "rising" in u.operators)
+    spec, layout = SimpleNamespace(unit=unit, id=unit.id, named={}), Layout(tmp_path)
+    gone = SimpleNamespace(query=None)
+    units: Any = SimpleNamespace(layout=layout, catching_up={}, end_catch_up=lambda spec: gone)
+    checkpoint = layout.checkpoint(unit)
+
+    def begin() -> None:
+        (checkpoint / "commits").mkdir(parents=True)
+        (checkpoint / "commits" / "7").touch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        catchup.catch_up(units, cast("UnitSpec", spec), "s", Saved(batch=7), begin)
+    assert not catchup.take_over(units, cast("UnitSpec", spec), "s", Saved(batch=7))
+    assert newest_batch(checkpoint / "commits") < 0 and not layout.catch_up(unit).exists()
 
 
 def test_output_that_another_unit_has_published_is_discarded(tmp_path: Path) -> None:
