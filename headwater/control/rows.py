@@ -163,7 +163,7 @@ def set_unit_statuses(connection: Connection, name: str, unit_statuses: Mapping[
     rows = [
         {
             "deployment": name, "unit": unit, "tag": tag, "epoch": epoch,
-            "plan": s.plan, "runs": s.runs, "sure": s.sure,
+            "plan": s.plan, "runs": s.runs, "sure": s.sure, "ahead": s.ahead,
         }
         for (unit, tag, epoch), s in unit_statuses.items()
     ]  # fmt: skip

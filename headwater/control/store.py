@@ -148,7 +148,9 @@ class StoreReader(MemoryReader, SharingReader):
     def unit_statuses(self, name: str) -> dict[Incarnation, UnitStatus]:
         """Return the unit statuses of a deployment."""
         found = self._all(_UNITS, of=name)
-        return {(r.unit, r.tag, r.epoch): UnitStatus(plan=r.plan, runs=r.runs, sure=r.sure) for r in found}
+        return {
+            (r.unit, r.tag, r.epoch): UnitStatus(plan=r.plan, runs=r.runs, sure=r.sure, ahead=r.ahead) for r in found
+        }
 
     def plans_of(self, unit_statuses: UnitStatuses) -> dict[str, DeploymentPlan]:
         """Return the plans that unit statuses refer to, by id."""

@@ -24,6 +24,7 @@ from sqlalchemy import (
     column,
     create_engine,
     event,
+    false,
     insert,
     inspect,
     make_url,
@@ -48,8 +49,8 @@ STANDSTILL_SECONDS = 15
 HOME = Path(".headwater")
 """Directory of this machine's agents, and of the store where no other is named."""
 
-SCHEMA = 8
-UPGRADED = frozenset({2, 3, 4, 5, 6, 7})
+SCHEMA = 9
+UPGRADED = frozenset({2, 3, 4, 5, 6, 7, 8})
 """Versions that can be migrated: see ``headwater.control.migrate``."""
 SYNCHRONOUS = "FULL"
 """SQLite's durability of a commit: this level survives a power cut."""
@@ -127,6 +128,7 @@ units = Table(
     Column("plan", String(64), nullable=False),
     Column("runs", Boolean, nullable=False),
     Column("sure", Boolean, nullable=False),
+    Column("ahead", Boolean, nullable=False, server_default=false()),
 )
 reports = Table(
     "headwater_reports",
@@ -355,10 +357,10 @@ def create_tables(connection: Connection, *, where: str) -> None:
                 leases.drop(connection)  # its next holder starts a new term
         _rename(connection)
         metadata.create_all(connection)
-        for table, column in ((owners, owners.c.role), (meta, meta.c.id)):
-            if not _has(connection, table, column.name):
+        for column in (owners.c.role, meta.c.id, units.c.ahead):
+            if not _has(connection, column.table, column.name):
                 added = CreateColumn(column).compile(dialect=connection.dialect)
-                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {added}")
+                connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {added}")
         connection.execute(update(meta).values(schema=SCHEMA, id=str(uuid.uuid4())))
 
 

@@ -76,7 +76,7 @@ def _settle_former_output(
     Rows that a pool wrote for a dataflow that has left it are of another run, too.
     """
     plan, active = diff.wanted, diff.running
-    units = [(plans[s.plan], plans[s.plan].unit(key[0])) for key, s in unit_statuses.items()]
+    units = [(plans[s.plan], plans[s.plan].unit(key[0])) for key, s in unit_statuses.items() if not s.ahead]
     units += [(active, unit) for unit in active.units] if active is not None else []
     written = {sink.target for owner, unit in units for sink in _lasting_sinks(owner, unit)}
     found: list[Step] = []
@@ -143,18 +143,19 @@ class _Ordering:
         self._plan = diff.wanted
         self._id = plan_id(diff.wanted)
         self._plans = {**plans, self._id: diff.wanted}
-        self._unit_statuses = unit_statuses
+        self._unit_statuses = {key: s for key, s in unit_statuses.items() if not s.ahead}
+        self._ahead = {key: s for key, s in unit_statuses.items() if s.ahead}
+        """Left by changes that were given up before their switch: they are prepared again, or deleted."""
         self._canary = canary
         self._seen = seen
         self._changes = {u.unit: u for u in diff.units}
         self._wanted = {u.id for u in diff.wanted.units}
-        self._base_units = {u.id: u for u in diff.running.units} if diff.running is not None else {}
         self._incarnations = {incarnation(u) for u in diff.wanted.units}
         self._channels = {c.id: c for c in diff.wanted.channels}
         self._same = cache(self._compared)
         self._statuses_of: defaultdict[str, list[tuple[Incarnation, UnitStatus]]] = defaultdict(list)
         # Running ones first: two incarnations of a unit must not run together.
-        for key, unit_status in sorted(unit_statuses.items(), key=lambda one: (not one[1].runs, one[0])):
+        for key, unit_status in sorted(self._unit_statuses.items(), key=lambda one: (not one[1].runs, one[0])):
             self._statuses_of[key[0]].append((key, unit_status))
         self._transferred = {c.unit: c for c in diff.transfers}
         self._transferred_from = {d for c in diff.transfers for d in c.source_units}
@@ -184,7 +185,7 @@ class _Ordering:
         # In each zone, units that leave it come before units that are to run there; zones by layer.
         leaving = {
             unit: (place_of(self._plans[s.plan], self._plans[s.plan].unit(unit)), 0, unit)
-            for (unit, _, _), s in {**self._registered, **self._unit_statuses}.items()
+            for (unit, _, _), s in self._known().items()
             if unit not in self._wanted
         }
         staying = [(place_of(self._plan, u), 1, u.id) for u in self._plan.units]
@@ -217,6 +218,10 @@ class _Ordering:
         return sorted(units, key=lambda u: place_of(self._plan, u))
 
     # ------------------------------------------------------------ unit status
+
+    def _known(self) -> dict[Incarnation, UnitStatus]:
+        """Return all incarnations of which a node has data, or will have."""
+        return {**self._ahead, **self._registered, **self._unit_statuses}
 
     def _compared(self, unit: str, plan: str) -> bool:
         """Return whether a unit is the same in another plan as in the wanted one."""
@@ -256,7 +261,7 @@ class _Ordering:
         # A kept writer retains from now on the rows for new readers, which begin to fetch them.
         going_on = {u.id for u in self._plan.units if u.id not in stopping and self._stands(u)}
         steps: list[Step] = [
-            self._prepare(u)
+            self._prepare(u, ahead=True)
             for u in self._by_place(self._plan.units)
             if (u.id in going_on and self._gets_readers(u)) or self._reads_from(u, going_on)
         ]
@@ -274,7 +279,7 @@ class _Ordering:
             for key, s in self._source_units()
         ]
         beginning = self._by_place(map(self._plan.unit, self._transferred))
-        steps += [self._prepare(unit) for unit in beginning if unit.id not in prepared]
+        steps += [self._prepare(unit, ahead=True) for unit in beginning if unit.id not in prepared]
         # They may run at once: to divide state takes seconds on each node.
         for unit in beginning:
             transfer = self._transferred[unit.id]
@@ -302,13 +307,13 @@ class _Ordering:
             price=price_of(source[0][0], self._seen),
         )
 
-    def _prepare(self, unit: Unit) -> Prepare:
+    def _prepare(self, unit: Unit, *, ahead: bool = False) -> Prepare:
         """Prepare a unit; in a pooled deployment, new readers start at the current end of the stream."""
         if not self._plan.pooled:
-            return Prepare(plan=self._id, unit=unit.id)
+            return Prepare(plan=self._id, unit=unit.id, ahead=ahead)
         near = [unit.id, *(c for channel in self._plan.outputs(unit) for c in channel.consumers)]
         joining = (u for u in dict.fromkeys(near) if self._is_new(u))
-        return Prepare(plan=self._id, unit=unit.id, joining=tuple(joining))
+        return Prepare(plan=self._id, unit=unit.id, joining=tuple(joining), ahead=ahead)
 
     def _is_new(self, unit: str) -> bool:
         change = self._changes.get(unit)
@@ -342,7 +347,8 @@ class _Ordering:
         """Stop a unit once it has read its input up to the cut; start it for that unless it certainly runs."""
         unit, has_rows_left = key[0], self._may_have_rows_left(key, stood)
         steps = self._stop(unit, stood, for_good=unit not in self._wanted)
-        if has_rows_left and not (stood.runs and stood.sure):
+        drains = any(isinstance(step, Drain) for step in steps)
+        if (drains and not stood.sure) if stood.runs else has_rows_left:
             # The unit may not have been prepared yet, nor all units whose output it reads.
             start = Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read")
             writers = self._prepare_writers(stood.plan, unit)
@@ -353,22 +359,11 @@ class _Ordering:
     def _may_have_rows_left(self, key: Incarnation, stood: UnitStatus) -> bool:
         """Return whether rows may wait for an incarnation that no other one reads."""
         replaced = any(other[2] > key[2] for other, _ in self._statuses_of[key[0]])
-        read = frozenset() if stood.runs else self._read_by_another(key)
-        return not replaced and self._drains(key[0], self._plans[stood.plan], besides=read)
+        return not replaced and self._drains(key[0], self._plans[stood.plan])
 
-    def _read_by_another(self, key: Incarnation) -> frozenset[str]:
-        """Return the channels that the base plan's incarnation of a unit reads, if it is another one.
-
-        A change that was given up before its switch has registered its units as readers of the same rows.
-        """
-        unit = self._base_units.get(key[0])
-        if unit is None or incarnation(unit) == key or incarnation(unit) not in self._unit_statuses:
-            return frozenset()
-        return frozenset(c.id for c in self._base.inputs(unit))
-
-    def _drains(self, unit: str, old: DeploymentPlan, besides: frozenset[str] = frozenset()) -> bool:
-        """Return whether a unit has to read inputs, ``besides`` some, to their end before it stops."""
-        inputs = [c for c in old.inputs(old.unit(unit)) if c.id not in besides]
+    def _drains(self, unit: str, old: DeploymentPlan) -> bool:
+        """Return whether a unit has to read inputs to their end before it stops."""
+        inputs = old.inputs(old.unit(unit))
         if any(self._read_elsewhere(unit, c) for c in inputs):
             return True
         return any(not self._writes(c.producer) for c in inputs if self._reads_out(unit, c))
@@ -471,7 +466,7 @@ class _Ordering:
             # `start` adopts a unit that perhaps runs as wanted already.
             if stood.runs and not self._same(unit.id, stood.plan):
                 if unit.id not in self._stopped:
-                    steps += self._stop(unit.id, stood, for_good=False)
+                    steps += self._stop_at_the_cut(key, stood)
                 again = True
             elif not (stood.runs or stopped) and leaves and self._may_have_rows_left(key, stood):
                 steps += self._stop_at_the_cut(key, stood)
@@ -583,11 +578,7 @@ class _Ordering:
     # ------------------------------------------------------------ deletion
 
     def _forget_last(self) -> list[Step]:
-        left = [
-            (self._plans[s.plan], key, s)
-            for key, s in {**self._registered, **self._unit_statuses}.items()
-            if key not in self._incarnations
-        ]
+        left = [(self._plans[s.plan], key, s) for key, s in self._known().items() if key not in self._incarnations]
         return [
             Forget(
                 plan=s.plan,

@@ -18,7 +18,8 @@ def touched(before: DeploymentPlan, failed: DeploymentPlan, unit_statuses: UnitS
         u.id
         for u in failed.units
         if former.get(u.id, incarnation(u)) != incarnation(u)
-        and incarnation(u) in unit_statuses
+        and (now := unit_statuses.get(incarnation(u))) is not None
+        and not now.ahead
         and not ((ran := unit_statuses.get(former[u.id])) and ran.runs)
     )
 

@@ -7,7 +7,7 @@ leads from any unit status to the wanted plan, also after a crash or a newer pla
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator
@@ -59,6 +59,8 @@ class Prepare(_UnitStep):
     kind: Literal["prepare"] = "prepare"
     joining: tuple[str, ...] = ()
     """The unit or its readers that start at the current end of the stream, not at the oldest row kept."""
+    ahead: bool = False
+    """Whether the plan becomes active only at a later ``Switch``; see ``UnitStatus.ahead``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +159,10 @@ class Load(_UnitStep):
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """Make the new plan the active one: saved state is used up, and there is no rollback."""
+    """Make the new plan the active one: saved state is used up, and there is no rollback.
+
+    From then on its units own the rows and the state that were prepared for them.
+    """
 
     kind: Literal["switch"] = "switch"
     plan: str
@@ -281,6 +286,12 @@ class UnitStatus:
     runs: bool
     sure: bool = True
     """False from before a step until the result of the step is known."""
+    ahead: bool = False
+    """Whether it was prepared, or registered as a reader, only by plans that have not become active.
+
+    It has no rows and no state of its own: units of the active plan process the rows that are retained for it. So it
+    never runs, and if its change is given up, it is only deleted.
+    """
 
 
 UnitStatuses = Mapping[Incarnation, UnitStatus]
@@ -294,7 +305,7 @@ def unit_statuses_of(plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     return {incarnation(u): UnitStatus(plan=id_, runs=True) for u in plan.units}
 
 
-_MOVES_NOTHING = Watch | FormerOutput | Check | Drain | Preflight | WarmUp | CatchUp | Save | Load | Switch
+_MOVES_NOTHING = Watch | FormerOutput | Check | Drain | Preflight | WarmUp | CatchUp | Save | Load
 
 
 def begun(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
@@ -302,32 +313,36 @@ def begun(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict
     found = dict(unit_statuses)
     if isinstance(step, _MOVES_NOTHING):
         return found
+    if isinstance(step, Switch):
+        return {key: replace(s, ahead=s.ahead and s.plan != step.plan) for key, s in found.items()}
     key = incarnation(plan.unit(step.unit))
     now = found.get(key)
     match step:
         case Prepare():
-            if now is None or not now.runs:
-                found[key] = UnitStatus(plan=step.plan, runs=False)
+            prepared = UnitStatus(plan=step.plan, runs=False, ahead=step.ahead)
+            if now is None or now.ahead or not (now.runs or step.ahead):
+                found[key] = prepared
             # Their readers are registered now, and must be removed if they never start.
             for channel in plan.outputs(plan.unit(step.unit)):
                 for consumer in channel.consumers:
                     reader = incarnation(plan.unit(consumer))
-                    found.setdefault(reader, UnitStatus(plan=step.plan, runs=False))
+                    if reader not in found or found[reader].ahead:
+                        found[reader] = prepared
         case Start():
             found[key] = UnitStatus(plan=step.plan, runs=True, sure=False)
         case UpdateInputs() | Stop() | Finish():
             if now is not None:
-                found[key] = UnitStatus(plan=now.plan, runs=now.runs, sure=False)
+                found[key] = replace(now, sure=False)
         case Forget():
             if now is not None:
-                found[key] = UnitStatus(plan=now.plan, runs=False)
+                found[key] = replace(now, runs=False, sure=True)
     return found
 
 
 def done(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Return the unit status after a step."""
     found = dict(unit_statuses)
-    if isinstance(step, _MOVES_NOTHING):
+    if isinstance(step, _MOVES_NOTHING | Switch):
         return found
     key = incarnation(plan.unit(step.unit))
     match step:

@@ -205,6 +205,8 @@ def test_state_is_given_up_before_what_was_taken_out_is_read(tmp_path: Path) -> 
 
 APART = replace(FIRST, locations=("L1", "L4"))
 LOWER = replace(APART, windows="edge")
+LOWER_APART = replace(LOWER, shape="every")
+"""Each operator has a unit of its own: a unit that takes over writes to one that does not, and this one to another."""
 
 
 def begun_by(site: Site) -> set[str]:
@@ -269,18 +271,91 @@ def test_a_kill_at_every_call_of_a_hand_over_loses_no_state(
             copy.store.close()
 
 
+@pytest.mark.parametrize(
+    ("former", "wanted"),
+    [
+        pytest.param(APART, LOWER, id="moved"),
+        pytest.param(APART, LOWER_APART, id="moved and divided"),
+        pytest.param(replace(APART, shape="every"), APART, id="made one"),
+    ],
+)
 @pytest.mark.parametrize("step", ["save", "load"])
-def test_a_hand_over_that_cannot_be_done_goes_back_to_what_ran(apart: Callable[[str], Site], step: str) -> None:
+def test_a_hand_over_that_cannot_be_done_goes_back_to_what_ran(
+    apart: Callable[[str], Site], step: str, former: Version, wanted: Version
+) -> None:
     site = apart("fails")
-    begun = begun_by(site)
+    site.check(site.apply(former), former)
+    begun, ran, first = begun_by(site), site.running(), len(site.zones.calls)
 
     def fail(call: NodeCall) -> None:
-        if call.name == step and call.unit in ("AD@E4", "AD@S2"):
+        if call.name == step and call.unit in ("AD@E4", "AD@S2", "watermark@E4", "FP@E4"):
             raise RuntimeFailure("the disk is full", where=call.unit)
 
     site.zones.before = fail
-    record = site.apply(LOWER)
-    assert (record.phase, "the disk is full" in record.message) == ("running", True)
+    record = site.apply(wanted)
+    assert (record.phase, "the disk is full" in record.message) == ("running", True), record
     assert site.zones.differences(site.running(), "f") == []
-    assert {u.id for u in site.running().units} == {u.id for u in APART.plan().units}
+    assert site.running() == ran
     assert begun_by(site) == begun
+    assert started_since(site, first) <= {u.id for u in ran.units}
+
+
+def started_since(site: Site, first: int) -> set[str]:
+    """Return the units that were started by the call of a number and later ones."""
+    return {call.unit for call in site.zones.calls[first:] if call.name == "start"}
+
+
+@pytest.mark.parametrize("then", [APART, replace(APART, alarm=3)], ids=["back", "elsewhere"])
+def test_a_unit_of_a_hand_over_that_is_given_up_never_runs(apart: Callable[[str], Site], then: Version) -> None:
+    """The hand-over is given up after each of its steps: units of the former plan read all rows and keep all state."""
+    phases: list[str] = []
+    while phases[-1:] != ["changing"]:
+        site = apart(f"{len(phases)}")
+        begun = begun_by(site)
+        site.store.want("f", "run", LOWER_APART.plan())
+        while site.store.deployment("f").phase in ("running", "wanted", "checking"):
+            site.now += site.controller.advance("f")
+        for _ in phases:
+            site.now += site.controller.advance("f")
+        phases.append(site.store.deployment("f").phase)
+        if phases[-1] == "handing_over":
+            first = len(site.zones.calls)
+            site.check(site.apply(then), then)
+            assert started_since(site, first) <= {u.id for u in then.plan().units}
+            assert begun_by(site) == begun
+        site.store.close()
+    assert len(phases) > 10
+
+
+def test_a_hand_over_that_was_given_up_is_done_in_the_end(apart: Callable[[str], Site]) -> None:
+    """A hand-over is given up twice, the second time for itself: units of the first attempt are only deleted."""
+    site = apart("again")
+    begun = begun_by(site)
+    for _ in range(2):
+        site.store.want("f", "run", LOWER_APART.plan())
+        while not any(s.ahead for s in site.store.unit_statuses("f").values()):
+            site.now += site.controller.advance("f")
+    site.check(site.apply(LOWER_APART), LOWER_APART)
+    assert begun_by(site) == begun
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("name", ["start", "stop"])
+def test_a_unit_that_perhaps_runs_is_started_before_it_has_to_read_its_input(
+    apart: Callable[[str], Site], name: str, moment: str
+) -> None:
+    """The controller is killed as it starts or stops a unit that the next version restarts at the end of its input."""
+    site = apart("killed")
+    wider = replace(APART, wider=True)
+
+    def kill(call: NodeCall) -> None:
+        if (call.name, call.unit) == (name, "AD@S1"):
+            raise Killed
+
+    setattr(site.zones, moment, kill)
+    site.store.want("f", "run", wider.plan())
+    with pytest.raises(Killed):
+        site.settle()
+    site.zones.before = site.zones.after = lambda call: None
+    site.restart()
+    site.check(site.apply(APART), APART)

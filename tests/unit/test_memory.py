@@ -234,9 +234,11 @@ def lacking(store: Store, version: int = 2) -> str:
     base = running(store)
     store.release("me")
     with store._writing() as connection:
-        connection.exec_driver_sql("ALTER TABLE headwater_desired_states RENAME TO headwater_wishes")
-        for former, now in (("dealt", "observed_version"), ("base", "active_plan")):
-            connection.exec_driver_sql(f"ALTER TABLE headwater_deployments RENAME COLUMN {now} TO {former}")
+        connection.exec_driver_sql("ALTER TABLE headwater_units DROP COLUMN ahead")
+        if version < 8:
+            connection.exec_driver_sql("ALTER TABLE headwater_desired_states RENAME TO headwater_wishes")
+            for former, now in (("dealt", "observed_version"), ("base", "active_plan")):
+                connection.exec_driver_sql(f"ALTER TABLE headwater_deployments RENAME COLUMN {now} TO {former}")
         if version < 5:
             connection.exec_driver_sql("ALTER TABLE headwater_owners DROP COLUMN role")
         for name in (n for since, names in NEWER.items() if since > version for n in names):
@@ -245,7 +247,7 @@ def lacking(store: Store, version: int = 2) -> str:
     return base
 
 
-@pytest.mark.parametrize("version", [2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("version", [2, 3, 4, 5, 6, 7, 8])
 @pytest.mark.parametrize("opened", [Store, StoreReader.open])
 def test_an_older_store_gets_what_it_lacks(tmp_path: Path, opened, version: int) -> None:  # type: ignore[no-untyped-def]
     made = Store(tmp_path / "store.db")
@@ -259,6 +261,7 @@ def upgraded(place: str | Path, opened, base: str) -> None:  # type: ignore[no-u
     assert (found.deployment("f").active_plan, found.slo("f"), found.samples("f")) == (base, None, ())
     assert found.pools() == found.owners() == ()
     assert found.owner_of_session("none") is None
+    assert {status.ahead for status in found.unit_statuses("f").values()} == {False}
     with found._reading() as connection:
         assert connection.execute(select(t.meta.c.schema)).all() == [(t.SCHEMA,)]
         assert connection.execute(select(func.count()).select_from(t.desired_states)).scalar() == 1

@@ -24,11 +24,15 @@ from headwater.plan.steps import (
     Finish,
     Forget,
     FormerOutput,
+    Prepare,
     Start,
     Step,
     Stop,
+    Switch,
     UnitStatus,
     Watch,
+    begun,
+    done,
     incarnation,
     side_by_side,
     unit_statuses_of,
@@ -36,6 +40,8 @@ from headwater.plan.steps import (
 from headwater.testing.nodes import SimulatedNodes
 from tests.unit.changes import FIRST, Version, carry_out, steps_of, versions
 from tests.unit.test_diff import between
+
+EDGES = ("E1", "E2", "E4")
 
 
 def test_steps_in_words() -> None:
@@ -67,6 +73,8 @@ def test_former_output_is_settled_before_a_deployment_first_writes_to_a_sink() -
     same = replace(FIRST, path=f"{FIRST.path}/")
     for again in (steps_to(fresh, some, {id_: plan}), steps_of(between(FIRST, replace(same, above=1)))):
         assert not [s for s in again if isinstance(s, FormerOutput)]
+    ahead = {key: replace(s, ahead=True) for key, s in some.items()}
+    assert {s.unit for s in steps_to(fresh, ahead, {id_: plan}) if isinstance(s, FormerOutput)} == set(sinks)
     other = between(FIRST, replace(FIRST, path="/other/{zone}"))
     steps = steps_of(other)
     wanted = [FormerOutput(plan=plan_id(other.wanted), unit=unit, sinks=("out",)) for unit in sinks]
@@ -90,6 +98,34 @@ def test_a_stopped_reader_reads_the_rows_left_before_a_change_removes_it() -> No
         *(("start", "out@C1"), ("drain", "out@C1"), ("stop", "out@C1"), ("forget", "out@C1")),
         *(("forget", "AD@S2"), ("forget", "AD@S1")),
     ]
+
+
+def test_what_is_prepared_before_the_switch_is_owned_from_the_switch_on() -> None:
+    decided = between(FIRST, replace(FIRST, windows="edge", shape="every"))
+    assert decided.running is not None
+    plans = {plan_id(p): p for p in (decided.running, decided.wanted)}
+    steps, found = steps_of(decided), unit_statuses_of(decided.running)
+    at = next(n for n, s in enumerate(steps) if isinstance(s, Switch))
+    for step in steps[:at]:
+        found = done(step, begun(step, found, plans[step.plan]), plans[step.plan])
+    ahead = {key for key, s in found.items() if s.ahead}
+    assert {key[0] for key in ahead} == {f"{name}@{e}" for name in ("watermark", "where", "AD") for e in EDGES} | {
+        "ML@C1"
+    }
+    assert not any(s.ahead for s in begun(steps[at], found, decided.wanted).values())
+    taken = begun(Prepare(plan=plan_id(decided.wanted), unit="watermark@E1"), found, decided.wanted)
+    assert ahead - {key for key, s in taken.items() if s.ahead} == {
+        incarnation(decided.wanted.unit(u)) for u in ("watermark@E1", "where@E1")
+    }
+
+    # The change is given up: the next one only deletes these units, even where that is given up in the middle.
+    for key in sorted(ahead):
+        forget = Forget(plan=found[key].plan, unit=key[0])
+        found = begun(forget, found, decided.wanted)
+    back = steps_to(between(FIRST, replace(FIRST, alarm=3)), found, plans)
+    given = {s.kind for s in back if s.plan == plan_id(decided.wanted)}
+    assert given == {"forget"}
+    assert {s.unit for s in back if s.plan == plan_id(decided.wanted)} == {key[0] for key in ahead}
 
 
 def test_gates_are_where_no_channel_is_half_changed() -> None:
