@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.app.client import Proposal
     from headwater.plan.model import DeploymentPlan
+    from headwater.plan.steps import FormerOutputChoice
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -64,19 +65,21 @@ def commit() -> str:
         return "unknown"
 
 
-def proposal(plan: DeploymentPlan, store: str) -> Proposal:
+def proposal(plan: DeploymentPlan, store: str, *, former_output: FormerOutputChoice = "refuse") -> Proposal:
     """Compare a plan with the store's deployment; the client of that store can apply the returned proposal."""
     from headwater.app.client import Client, PlanRequest
 
-    request = PlanRequest(dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment)
+    request = PlanRequest(
+        dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, former_output=former_output
+    )
     return Client(store).propose(request)
 
 
-def want(plan: DeploymentPlan, store: str) -> int:
+def want(plan: DeploymentPlan, store: str, *, former_output: FormerOutputChoice = "refuse") -> int:
     """Store a plan as the desired state; return its version."""
     from headwater.app.client import Client
 
-    return Client(store).apply(proposal(plan, store))
+    return Client(store).apply(proposal(plan, store, former_output=former_output))
 
 
 def middle(values: Sequence[float], digits: int = 3) -> float:

@@ -78,11 +78,14 @@ class Platform:
         if what == "submit":
             if self._reuse:
                 found = self._when_calm(
-                    lambda: pools.plan_submission(self.flows[name], continuum(), "city", self.store).apply()
+                    lambda: pools.plan_submission(
+                        self.flows[name], continuum(), "city", self.store, former_output="append"
+                    ).apply()
                 )
                 self._wait(pools.POOL, found.version)
             else:
-                self._wait(name, common.want(build(self.flows[name], continuum()), self.store))
+                plan = build(self.flows[name], continuum())
+                self._wait(name, common.want(plan, self.store, former_output="append"))
         elif self._reuse:
             found = self._when_calm(lambda: pools.plan_removal(name, "city", self.store).apply())
             self._wait(pools.POOL, found.version)
