@@ -3,6 +3,7 @@
 A pool holds dataflows of one continuum. Operators of equal content keys are one operator of the shared dataflow, named
 after its first submission; a name is never reused. Dataflows of different locations share the operators that treat
 each location separately (``located``): these take the rows of all their locations, the others only of their own.
+Operators that run in zones by name are shared by dataflows that name the same zone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from headwater.continuum.model import Continuum
-from headwater.core.errors import DataflowError, PlacementError
+from headwater.core.errors import DataflowError
 from headwater.core.place import zone_named
 from headwater.dataflow.fragment import Fragment
 from headwater.dataflow.graph import Dataflow
@@ -21,6 +22,7 @@ from headwater.dataflow.sinks import MemorySink
 from headwater.plan.build import in_layers, marked_layers
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.zoned import zones_by_name
 from headwater.reuse.commons import Commons, OperatorShape
 from headwater.reuse.contain import Contained, served
 from headwater.reuse.located import separable
@@ -161,9 +163,10 @@ class Pool:
         taken = {*(one.name for found in known.values() for one in found), *used}
         common = separable(runs)
         ids: dict[str, str] = {}
+        keys = _keys(dataflow.name, runs)
         for id_ in runs.order:
             inputs = frozenset(ids[i] for i in runs[id_].inputs)
-            alike = known.setdefault(_key(dataflow.name, runs, id_), [])
+            alike = known.setdefault(keys[id_], [])
             fitting = [one for one in alike if one.inputs == inputs]
             same = [one for one in fitting if one.locations == frozenset(runs.locations)]
             found = same or [one for one in fitting if id_ in common and one.name not in apart]
@@ -181,9 +184,11 @@ class Pool:
         """Return the running operators that a dataflow of some locations can share; ``apart`` as for ``submit``."""
         flow = self.dataflow
         same = {s for one in self.submissions if one.runs.locations == locations for s in one.ids.values()}
-        common, found = separable(flow) - set(apart), dict[str, None]()
+        common, found, placed = separable(flow) - set(apart), dict[str, None](), zones_by_name(flow, ())
         for id_ in flow.order:
-            if id_ in same or (id_ in common and found.keys() >= set(flow[id_].inputs)):
+            # One that is placed by name, and what is behind it, runs where its dataflow wants it.
+            shared = (id_ in same or id_ in common) and id_ not in placed
+            if shared and found.keys() >= set(flow[id_].inputs):
                 found[id_] = None
         return Fragment.of(flow, found, leaving=())
 
@@ -211,10 +216,10 @@ class Pool:
         """Return the running operators."""
         found: _Known = {}
         for one in self.submissions:
-            locations = frozenset(one.runs.locations)
+            locations, keys = frozenset(one.runs.locations), _keys(one.name, one.runs)
             for id_, shared in one.ids.items():
                 inputs = frozenset(one.ids[i] for i in one.runs[id_].inputs)
-                found.setdefault(_key(one.name, one.runs, id_), []).append(_SharedOperator(shared, inputs, locations))
+                found.setdefault(keys[id_], []).append(_SharedOperator(shared, inputs, locations))
         return found
 
     @cached_property
@@ -246,19 +251,25 @@ class Pool:
 
         An operator whose layer is no longer in the continuum is placed anew.
         """
-        wanted: dict[str, str] = {}
+        wanted, free = dict[str, str](), set[Edge]()
         for one in self.submissions:
             own = marked_layers(one.runs, continuum)
-            _refuse_zones(one, own)
             for id_, shared in one.ids.items():
-                wanted[shared] = min(wanted.get(shared, own[id_]), own[id_], key=continuum.layer_index)
+                wanted[shared] = min(wanted.get(shared, own[id_]), own[id_], key=continuum.height)
+                free |= {(one.ids[p], shared) for p in one.runs[id_].inputs if _is_free(own[p], own[id_], continuum)}
         if running is None:
             return in_layers(self.dataflow, continuum, wanted, only=self._only)
         there = {layer.name for layer in continuum.layers}
-        now = {o: layer for o, layer in running.layers.items() if layer in there}
-        layers = self._layers_for(now, wanted, continuum)
+        placed = {o: place for o, place in wanted.items() if zone_named(place) is not None}
+        now = {o: layer for o, layer in running.layers.items() if layer in there} | placed
+        layers = self._layers_for(now, wanted, free, continuum)
         at = {
-            x: self._layers_for(now | {o: layer for o, layer in own.items() if layer in there}, wanted, continuum)
+            x: self._layers_for(
+                now | {o: layer for o, layer in own.items() if layer in there and o not in placed},
+                wanted,
+                free,
+                continuum,
+            )
             for x, own in running.layers_at.items()
             if not self.locations or x in self.locations
         }
@@ -292,21 +303,26 @@ class Pool:
             if now.of(o)
         }
 
-    def _layers_for(self, now: Mapping[str, str], wanted: Mapping[str, str], continuum: Continuum) -> dict[str, str]:
-        """Return each operator's layer, with running ones at ``now``: a new one is as low as any dataflow wants it.
+    def _layers_for(
+        self, now: Mapping[str, str], wanted: Mapping[str, str], free: Collection[Edge], continuum: Continuum
+    ) -> dict[str, str]:
+        """Return each operator's place, with running ones at ``now``: a new one is as low as any dataflow wants it.
 
-        It is not below its input, unless its layer is given: then the input moves down.
+        It is not below its input, unless its layer is given: then the input moves down. Neither holds for ``free``
+        edges, over which rows go down or to a zone by name.
         """
-        flow, rank = self.dataflow, continuum.layer_index
+        flow, rank = self.dataflow, continuum.height
         layers = {o: now.get(o, wanted[o]) for o in flow.order}
         most = {o: wanted[o] for o in flow.order if o not in now and flow[o].layer}
         for id_ in reversed(flow.order):
-            found = [most[o] for o in (id_, *flow.consumers[id_]) if o in most]
+            behind = (o for o in flow.consumers[id_] if (id_, o) not in free)
+            found = [most[o] for o in (id_, *behind) if o in most]
             if found:
                 most[id_] = min(found, key=rank)
                 layers[id_] = min(layers[id_], most[id_], key=rank)
         for id_ in flow.order:
-            layers[id_] = max((layers[id_], *(layers[p] for p in flow[id_].inputs)), key=rank)
+            inputs = (layers[p] for p in flow[id_].inputs if (p, id_) not in free)
+            layers[id_] = max((layers[id_], *inputs), key=rank)
         return layers
 
     def check(self) -> None:
@@ -318,16 +334,10 @@ class Pool:
         commons.check(running=self.dataflow.order if self.submissions else ())
 
 
-def _refuse_zones(one: Submission, places: Mapping[str, str]) -> None:
-    """Refuse a dataflow that names zones: operators of several dataflows are shared by layer."""
-    named = {id_: zone for id_, place in places.items() if (zone := zone_named(place)) is not None}
-    if named:
-        id_, zone = next(iter(named.items()))
-        raise PlacementError(
-            f"'{id_}' runs in zone {zone} by name, and a pool shares operators by layer",
-            where=f"dataflow '{one.name}'",
-            hint="write to_layer in place of to_zone, or apply this dataflow by itself",
-        )
+def _is_free(before: str, behind: str, continuum: Continuum) -> bool:
+    """Return whether rows go down from a place to another one, or between zones of which one is named."""
+    named = before != behind and (zone_named(before) or zone_named(behind)) is not None
+    return named or continuum.height(behind) < continuum.height(before)
 
 
 def _cuts(running: DeploymentPlan) -> set[Edge]:
@@ -341,11 +351,14 @@ def _cuts(running: DeploymentPlan) -> set[Edge]:
     }
 
 
-def _key(name: str, flow: Dataflow, id_: str) -> str:
-    """Return an operator's content key. The rows of a memory sink belong to its dataflow alone."""
-    operator = flow[id_]
-    key = flow.keys[id_]
-    return f"{key} {name} {id_}" if isinstance(operator, MemorySink) else key
+def _keys(name: str, flow: Dataflow) -> dict[str, str]:
+    """Return the content key of each operator, with the zone by name in which it runs.
+
+    The rows of a memory sink belong to its dataflow alone.
+    """
+    placed = zones_by_name(flow, ())
+    found = {id_: f"{flow.keys[id_]} in {placed[id_]}" if id_ in placed else flow.keys[id_] for id_ in flow.order}
+    return {id_: f"{key} {name} {id_}" if isinstance(flow[id_], MemorySink) else key for id_, key in found.items()}
 
 
 def _free(wanted: str, taken: set[str]) -> str:

@@ -39,7 +39,6 @@ from headwater.plan.profile import Known, Profile
 from headwater.plan.spec import spec_of
 from headwater.plan.traffic import traffic
 from headwater.render.deployment import plan_view
-from headwater.reuse.pool import Pool
 from tests.deployments.flows import LOCATIONS
 from tests.deployments.sideways import TWO_CLOUDS, clouds
 from tests.unit.test_memory import running
@@ -441,13 +440,6 @@ def test_proposals_tell_zones_in_json(tmp_path: Path) -> None:
     assert shown.layers["total"] == "zone C2"
     links: Mapping[str, Any] = shown.links
     assert set(links) == {"E1-S1", "E2-S1", "E4-S2", "S1-S2", "S1-C1", "C1-C2", "S2-C1"}
-
-
-def test_a_pool_refuses_zones() -> None:
-    flow = planned().dataflow
-    pool = Pool("p").submit(flow, "a")
-    with pytest.raises(PlacementError, match="'means' runs in zone S1 by name, and a pool shares operators by layer"):
-        pool.deployment(ZONES)
 
 
 def test_the_decision_loop_leaves_operators_in_named_zones() -> None:
