@@ -151,11 +151,10 @@ def running(name: str, place: Path, *, seed: int, share_spark: bool = True) -> I
 
 
 def sink_rows(place: Path, name: str, sink: str) -> pa.Table:
-    """Return the rows of a memory sink from its log, which the active plan names."""
+    """Return the rows of a memory sink from its logs, which the active plan names."""
     with closing(StoreReader.open(str(place / "store.db"))) as store:
         plan = store.active_plan(name)
     assert plan is not None
-    (unit,) = [u for u in plan.units if sink in u.operators]
-    log = Agents(place).sink(plan, unit.id, sink)
-    batches = list(log.read(log.earliest(), log.latest()))
+    logs = [Agents(place).sink(plan, u.id, sink) for u in plan.units if sink in u.operators]
+    batches = [batch for log in logs for batch in log.read(log.earliest(), log.latest())]
     return pa.Table.from_batches(batches) if batches else pa.table({})
