@@ -2,10 +2,8 @@
 
 A unit starts a batch every ``trigger``, or at the next trigger after the previous batch has ended. A row waits for
 the next batch, half a period on average, and is output when that batch ends; a row that waits for event time is
-output one batch later. A unit that reads one channel starts a batch when an entry arrives, at most one in a trigger's
-time: entries of one writer do not wait, those of several writers wait for each other's batches. A batch takes a fixed
-time, more with state, plus its rows' work, all stretched by the other load of its host (processor sharing: S / (1 −
-ρ)). Times in seconds, work in core seconds, sizes in bytes.
+output one batch later. A batch takes a fixed time, more with state, plus its rows' work, all stretched by the
+other load of its host (processor sharing: S / (1 − ρ)). Times in seconds, work in core seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headwater.continuum.model import Host
-from headwater.dataflow.operators import Operator, Watermark
-from headwater.dataflow.sinks import RealTimeKafkaSink, Sink
+from headwater.dataflow.operators import Operator
+from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.dataflow.stateful import Aggregate, CountWindow, Join, Scan, updates
 from headwater.plan.model import Channel, DeploymentPlan, Unit
@@ -269,7 +267,6 @@ class _Prediction:
         fixed = [costs.fixed(self._plan, u) for u in units]
         fixed_cpu = [costs.fixed_cpu(self._plan, u) for u in units]
         lasting = [real_time_of(self._plan.dataflow, u.operators) for u in units]
-        arrive = [self._begins_on_arrival(u) for u in units]
         period = [lasts or max(trigger, x) for lasts, x in zip(lasting, fixed, strict=True)]
         cpu, batch = list(work), list(fixed)
         for _ in range(_ROUNDS):
@@ -284,9 +281,7 @@ class _Prediction:
                 beside = others[n] + taken[keys[n]] - cpu[n]
                 speed = max(1.0 - _FULL, 1.0 - beside / cores[n])
                 batch[n] = (fixed[n] + work[n] / cores[n] * period[n]) / speed
-                beats = max(1.0, min(batch[n], 1e6) / trigger)
-                if not arrive[n]:
-                    beats = math.ceil(beats - 1e-9)
+                beats = max(1, math.ceil(min(batch[n], 1e6) / trigger - 1e-9))
                 # Half a step each time: the rounding to triggers would else make it oscillate.
                 period[n] = (period[n] + beats * trigger) / 2
             if all(abs(a - b) < 1e-3 * b for a, b in zip(before, period, strict=True)):
@@ -339,29 +334,13 @@ class _Prediction:
             if not self._keeps_up(unit):
                 mean = most = math.inf
             extra = own.period if late else 0.0
-            waits = self._waits(unit, units)
             found[unit.id] = (
-                mean + waits * own.period / 2 + own.batch_s + extra,
-                variance + waits * own.period**2 / 12,
-                most + (own.period if waits else 0.0) + own.batch_s + extra,
+                mean + own.period / 2 + own.batch_s + extra,
+                variance + own.period**2 / 12,
+                most + own.period + own.batch_s + extra,
             )
         times = self._facts.costs.latency
         return {id_: (m * times, min(most, m + _TAIL * math.sqrt(v)) * times) for id_, (m, v, most) in found.items()}
-
-    def _waits(self, unit: Unit, units: Mapping[str, UnitPrediction]) -> float:
-        """Return the share of its rows that wait for the begin of a batch."""
-        own = units[unit.id]
-        if not self._begins_on_arrival(unit) or not own.period:
-            return 1.0
-        entries = math.fsum(1 / max(units[c.producer].period, 1e-9) for c in self._plan.inputs(unit))
-        return max(0.0, 1.0 - 1.0 / (entries * own.period))
-
-    def _begins_on_arrival(self, unit: Unit) -> bool:
-        """Return whether a unit reads one channel once, and nothing else; see ``CompiledUnit.one_channel``."""
-        flow = self._plan.dataflow
-        reads = [i for id_ in unit.operators for i in flow[id_].inputs if i not in unit.operators]
-        alone = not any(isinstance(flow[id_], Source | Watermark | RealTimeKafkaSink) for id_ in unit.operators)
-        return alone and len(reads) == 1
 
     def _over(self, channel: Channel, links: Mapping[str, float], period: float) -> tuple[float, float]:
         """Return the mean seconds of a batch's rows over a channel's links, and the maximum."""

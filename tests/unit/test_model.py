@@ -45,18 +45,6 @@ def test_one_unit_by_hand() -> None:
     assert found.bandwidth == pytest.approx(100 * 20)
 
 
-def test_a_unit_behind_one_channel_begins_its_batches_when_entries_arrive() -> None:
-    """The unit in the cloud has windows: its rows wait one batch for event time, and not for the begin of a batch."""
-    found = predict(planned("zones"), facts(100))
-    kerb, cloud = found.units["light@kerb"], next(u for id_, u in found.units.items() if id_.endswith("@cloud"))
-    last = max(reach for id_, (reach, _) in found.reaches.items() if id_.endswith("@cloud"))
-    assert last - found.reaches["light@kerb"][0] == pytest.approx(cloud.batch_s + cloud.period + 0.1, abs=0.05)
-    assert kerb.period == cloud.period == pytest.approx(0.5)
-    slow = predict(planned("zones"), facts(100, costs=Costs(batch_s=0.35, state_s=0.6))).units
-    period = next(u.period for id_, u in slow.items() if id_.endswith("@cloud"))
-    assert period % 0.5 > 0.05 and period > 0.5, "a longer batch is followed at once, not at a multiple"
-
-
 def test_more_rows_take_longer_until_it_is_too_many() -> None:
     times = [predict(planned("zones"), facts(rate)).p95 for rate in (10, 200, 800, 1500)]
     assert times == sorted(times) and all(map(math.isfinite, times))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pytest
 
 from headwater.channels.channel_spark import ChannelReader, Members
 from headwater.channels.filelog import FileLog
-from headwater.disk.durable import write_atomically
+from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.syncing import SYNCED, sync_checkpoint, sync_tree
 from headwater.plan.transfer import StateTransfer
 from headwater.query.writer import SinkMessage, UnitWriter
@@ -196,7 +196,9 @@ def test_an_assembled_checkpoint_is_durable_before_it_is_used(tmp_path: Path, ev
     assemble(checkpoint, transfer, store, {"v": "d/v"}, {"v": saved}, places, Path)
     used = events.index(("name", checkpoint))
     draft = checkpoint.with_name(".u.draft")
-    files = {str(f.relative_to(checkpoint)) for f in checkpoint.rglob("*")}
+    note = PurePosixPath(SYNCED)
+    files = {str(f.relative_to(checkpoint)) for f in checkpoint.rglob("*")} - {str(note), str(note.parent)}
+    assert files == read_note(checkpoint / SYNCED).keys(), "so they are not synced again"
     assert {"offsets/3", "commits/3", "metadata", "carried.json"} < files
     assert files <= synced(events[:used], draft)
     assert ("sync", checkpoint.parent) in events[used:]
