@@ -258,7 +258,8 @@ class Units:
         self.layout.pace(spec.unit).unlink(missing_ok=True)
         paced = catches_up or (compiled.one_channel and not isinstance(compiled.spark_sink, RealTimeKafkaSink))
         if paced:
-            self._set_pace(spec.unit, on_arrival=compiled.one_channel)
+            pace = Pace(seconds=parse_duration(trigger), on_arrival=compiled.one_channel)
+            write_pace(self.layout.pace(spec.unit), pace)
             trigger = "0 seconds"
         checked = self._checked_files(spec)
         needed = 0
@@ -312,11 +313,6 @@ class Units:
             paced=paced,
         )
 
-    def _set_pace(self, unit: Unit, *, on_arrival: bool) -> None:
-        """Let the source of a query wait for the begin of each batch."""
-        pace = Pace(seconds=parse_duration(self.settings.trigger), on_arrival=on_arrival)
-        write_pace(self.layout.pace(unit), pace)
-
     def _checked_files(self, spec: UnitSpec) -> CheckedFiles | None:
         """Return the check of a query's files; raise the error of a resource that the unit may not use."""
         if self._permissions is None:
@@ -365,9 +361,13 @@ class Units:
                 self._end_query(spec, query)
 
     def _end_query(self, spec: UnitSpec, query: StreamingQuery) -> None:
-        end_catch_up(self.layout.catch_up(spec.unit))
-        set_ending(self.layout.pace(spec.unit), ending=True)
+        self._wait_no_longer(spec.unit)
         query.stop()
+
+    def _wait_no_longer(self, unit: Unit) -> None:
+        """Let the sources of a query that is to be stopped wait for nothing, and begin no batch."""
+        end_catch_up(self.layout.catch_up(unit))
+        set_ending(self.layout.pace(unit), ending=True)
 
     def is_outdated(self, work: Work) -> bool:
         """Return whether a running query is to be started again.
@@ -400,8 +400,7 @@ class Units:
         work = self._work.get(unit)
         if work is None or work.running is None or work.finished or not self.endpoint.alive:
             return
-        end_catch_up(self.layout.catch_up(work.unit))
-        set_ending(self.layout.pace(work.unit), ending=True)
+        self._wait_no_longer(work.unit)
         work.running.stop(self.layout.checkpoint(work.unit), at_once=at_once, level=level)
         work.running.observe()
         if work.running.last_batch >= 0:

@@ -27,6 +27,8 @@ AGAIN_AFTER = 1.0
 
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "fail"]
 OnCorrupt: TypeAlias = Literal["quarantine", "stop"]
+Offset: TypeAlias = dict[str, int]
+"""Positions by writer, as Spark keeps them for a source; see ``channel_spark``."""
 
 
 @dataclass(frozen=True, kw_only=True)

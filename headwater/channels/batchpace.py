@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
-from headwater.disk.pace import Pace, PaceFile
-
-Offset: TypeAlias = "dict[str, int]"
+from headwater.channels.base import Offset
+from headwater.disk.notefile import NoteFile
+from headwater.disk.pace import Pace, read_pace
 
 _LOOK = 0.01  # seconds between two looks for input, shortly after there was some
 _SELDOM = 0.05  # and later
@@ -26,7 +25,7 @@ class BatchPace:
     """The begin of each batch of one query, as the source plans it."""
 
     def __init__(self, file: Path) -> None:
-        self._file = PaceFile(file)
+        self._file = NoteFile(file, read_pace)
         self._due = 0.0  # earliest begin of the next batch (monotonic)
         self._newest = 0.0  # begin of the last batch with input
         self._follows = True  # the last call began a batch

@@ -6,12 +6,10 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
+from headwater.channels.base import Offset
 from headwater.core.errors import ChannelError
 from headwater.disk.catchup import CatchUpBatches
-
-Offset: TypeAlias = "dict[str, int]"
 
 _LOOK = 0.01  # seconds between two looks for the next batch
 _SILENT = 300.0  # seconds after which a batch to repeat is not awaited any longer

@@ -37,7 +37,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headwater.channels.arrival import arrival_of, record_arrival
-from headwater.channels.base import AGAIN_AFTER, BEGUN, OnCorrupt
+from headwater.channels.base import AGAIN_AFTER, BEGUN, Offset, OnCorrupt
 from headwater.channels.batchpace import BatchPace
 from headwater.channels.catchupinput import CatchUpInput
 from headwater.channels.entry import Entry
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 SOURCE_FORMAT = "headwater_channel"
 WATERMARK = "__wm"
 _SMALL = 50_000  # rows below which a second Python task costs more than it brings
-
-Offset = dict[str, int]
 
 
 class ChannelSource(DataSource):

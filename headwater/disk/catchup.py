@@ -7,13 +7,13 @@ discards their output: the other unit has published it. The batches after ``unti
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from headwater.disk.checkpoint import newest_batch
 from headwater.disk.durable import read_note, write_atomically
+from headwater.disk.notefile import NoteFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,24 +58,15 @@ def end_catch_up(file: Path) -> None:
 
 
 class CatchUpBatches:
-    """The batches that one query repeats, as its sources see them. The file is read again where it has changed."""
+    """The batches that one query repeats, as its sources see them."""
 
     def __init__(self, file: Path, checkpoint: Path) -> None:
-        self._file = file
+        self._file = NoteFile(file, read_catch_up)
         self._checkpoint = checkpoint
-        self._stamp: tuple[int, int, int] | None = None
-        self._found: CatchUpRecord | None = None
 
     def now(self) -> CatchUpRecord | None:
         """Return the present content of the file."""
-        try:
-            status = os.stat(self._file)
-        except FileNotFoundError:
-            return None
-        stamp = status.st_mtime_ns, status.st_ino, status.st_size
-        if stamp != self._stamp:
-            self._found, self._stamp = read_catch_up(self._file), stamp
-        return self._found
+        return self._file.now()
 
     @property
     def next_batch(self) -> int:

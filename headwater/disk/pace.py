@@ -6,7 +6,6 @@ Spark begins the batches of such a query one after another, and its source waits
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -27,6 +26,12 @@ class Pace:
     ending: bool = False
 
 
+def read_pace(file: Path) -> Pace | None:
+    """Read the file; None where Spark's own trigger is in use."""
+    note = read_note(file)
+    return Pace(**note) if note else None
+
+
 def write_pace(file: Path, pace: Pace) -> None:
     """Replace the file. It is written at each start of a query, so it need not survive a power cut."""
     write_atomically(file, json.dumps(asdict(pace)), fsync=False)
@@ -34,26 +39,6 @@ def write_pace(file: Path, pace: Pace) -> None:
 
 def set_ending(file: Path, *, ending: bool) -> None:
     """Let a query begin no further batch, so that it can be stopped at once, or let it go on after all."""
-    if (note := read_note(file)) and note["ending"] != ending:
-        write_pace(file, replace(Pace(**note), ending=ending))
-
-
-class PaceFile:
-    """The file as a source sees it, read again where it has changed."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._stamp: tuple[int, int, int] | None = None
-        self._found: Pace | None = None
-
-    def now(self) -> Pace | None:
-        """Return the present content; None where Spark's own trigger is in use."""
-        try:
-            status = os.stat(self._file)
-        except FileNotFoundError:
-            return None
-        stamp = status.st_mtime_ns, status.st_ino, status.st_size
-        if stamp != self._stamp:
-            note = read_note(self._file)
-            self._found, self._stamp = Pace(**note) if note else None, stamp
-        return self._found
+    found = read_pace(file)
+    if found is not None and found.ending != ending:
+        write_pace(file, replace(found, ending=ending))

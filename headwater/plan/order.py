@@ -348,7 +348,8 @@ class _Ordering:
         unit, has_rows_left = key[0], self._may_have_rows_left(key, stood)
         steps = self._stop(unit, stood, for_good=unit not in self._wanted)
         drains = any(isinstance(step, Drain) for step in steps)
-        if (drains and not stood.sure) if stood.runs else has_rows_left:
+        perhaps_runs = stood.runs and not stood.sure
+        if (perhaps_runs and drains) or (not stood.runs and has_rows_left):
             # The unit may not have been prepared yet, nor all units whose output it reads.
             start = Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read")
             writers = self._prepare_writers(stood.plan, unit)

@@ -261,15 +261,14 @@ class Pool:
             return in_layers(self.dataflow, continuum, wanted, only=self._only)
         there = {layer.name for layer in continuum.layers}
         placed = {o: place for o, place in wanted.items() if zone_named(place) is not None}
-        now = {o: layer for o, layer in running.layers.items() if layer in there} | placed
-        layers = self._layers_for(now, wanted, free, continuum)
+
+        def places(*running: Mapping[str, str]) -> dict[str, str]:
+            now = {o: layer for own in running for o, layer in own.items() if layer in there}
+            return self._layers_for(now | placed, wanted, free, continuum)
+
+        layers = places(running.layers)
         at = {
-            x: self._layers_for(
-                now | {o: layer for o, layer in own.items() if layer in there and o not in placed},
-                wanted,
-                free,
-                continuum,
-            )
+            x: places(running.layers, own)
             for x, own in running.layers_at.items()
             if not self.locations or x in self.locations
         }

@@ -61,6 +61,14 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
+def after_a_batch(file: Path) -> Source:
+    """Return a source that has just begun a batch with its first entry."""
+    source = Source(file)
+    source.come()
+    assert source.next_end(0) == 1
+    return source
+
+
 def test_a_batch_begins_when_its_input_comes(file: Path, clock: Time) -> None:
     source = Source(file)
     assert source.next_end(0) == 0 and clock.now == 1000.0, "the first trigger comes at once"
@@ -69,9 +77,7 @@ def test_a_batch_begins_when_its_input_comes(file: Path, clock: Time) -> None:
 
 
 def test_the_next_batch_begins_an_interval_later_at_the_earliest(file: Path, clock: Time) -> None:
-    source = Source(file)
-    source.come()
-    assert source.next_end(0) == 1
+    source = after_a_batch(file)
     source.come()
     assert source.next_end(1) == 2 and clock.now == pytest.approx(1010.0, abs=0.02)
     clock.now += 25.0  # the batch took longer
@@ -81,17 +87,13 @@ def test_the_next_batch_begins_an_interval_later_at_the_earliest(file: Path, clo
 
 
 def test_an_entry_that_is_a_little_late_is_awaited_before_a_batch_without_rows(file: Path, clock: Time) -> None:
-    source = Source(file)
-    source.come()
-    assert source.next_end(0) == 1
+    source = after_a_batch(file)
     clock.at[1011.0] = source.come
     assert source.next_end(1) == 2 and clock.now == pytest.approx(1011.0, abs=0.06)
 
 
 def test_a_batch_without_rows_may_follow_and_then_the_source_waits_long(file: Path, clock: Time) -> None:
-    source = Source(file)
-    source.come()
-    assert source.next_end(0) == 1
+    source = after_a_batch(file)
     assert source.next_end(1) == 1 and clock.now == pytest.approx(1012.0, abs=0.06)
     begun = clock.now
     assert source.next_end(1) == 1 and clock.now == pytest.approx(begun + 1.0, abs=0.06)
@@ -101,9 +103,7 @@ def test_a_batch_without_rows_may_follow_and_then_the_source_waits_long(file: Pa
 
 
 def test_a_query_that_is_to_end_begins_no_batch(file: Path, clock: Time) -> None:
-    source = Source(file)
-    source.come()
-    assert source.next_end(0) == 1
+    source = after_a_batch(file)
     source.come()
     clock.at[1003.0] = lambda: set_ending(file, ending=True)
     assert source.next_end(1) == 1 and clock.now == pytest.approx(1003.0, abs=0.06)

@@ -41,6 +41,14 @@ def copies(tmp_path: Path) -> Callable[[str], Site]:
     return copy
 
 
+def until_killed(site: Site) -> None:
+    """Let the controller work until it is killed; then start it again, to be killed no more."""
+    with pytest.raises(Killed):
+        site.settle()
+    site.zones.before = site.zones.after = lambda call: None
+    site.restart()
+
+
 EVERY = [pytest.param(1, marks=pytest.mark.long), 5]
 """Calls between two kills."""
 
@@ -57,10 +65,7 @@ def test_a_kill_before_or_after_every_call_ends_in_the_wanted_plan(copies: Calla
             site = copies(f"{point}-{moment}")
             kill_at(site.zones, moment, len(site.zones.calls) + point)
             site.store.want("f", "run", WIDER.plan())
-            with pytest.raises(Killed):
-                site.settle()
-            site.zones.before = site.zones.after = lambda call: None
-            site.restart()
+            until_killed(site)
             site.check(site.settle(), WIDER)
             untouched = [c for c in calls_of(site.zones, "stop") if c == "stop out@C1"]
             assert untouched == []
@@ -79,10 +84,7 @@ def test_a_newer_wish_after_a_kill_at_every_call(copies: Callable[[str], Site], 
             site = copies(f"{number}-{moment}")
             kill_at(site.zones, moment, number)
             site.store.want("f", "run", first.plan())
-            with pytest.raises(Killed):
-                site.settle()
-            site.zones.before = site.zones.after = lambda call: None
-            site.restart()
+            until_killed(site)
             site.store.want("f", "run", then.plan())
             site.check(site.settle(), then)
             site.store.close()
@@ -354,8 +356,5 @@ def test_a_unit_that_perhaps_runs_is_started_before_it_has_to_read_its_input(
 
     setattr(site.zones, moment, kill)
     site.store.want("f", "run", wider.plan())
-    with pytest.raises(Killed):
-        site.settle()
-    site.zones.before = site.zones.after = lambda call: None
-    site.restart()
+    until_killed(site)
     site.check(site.apply(APART), APART)

@@ -14,14 +14,16 @@ from tests.deployments.downward import DOWNWARD
 from tests.deployments.sideways import SIDEWAYS
 from tests.unit.test_links import ZONES, begin, where
 
+SHAPES = {**DOWNWARD, **SIDEWAYS}
+
 
 def pooled(pool: Pool, running: DeploymentPlan | None = None) -> DeploymentPlan:
     return build(pool.dataflow, ZONES, pool.deployment(ZONES, running))
 
 
-@pytest.mark.parametrize("shape", {**DOWNWARD, **SIDEWAYS})
+@pytest.mark.parametrize("shape", SHAPES)
 def test_dataflows_in_a_pool_run_where_they_would_alone(shape: str) -> None:
-    flow = {**DOWNWARD, **SIDEWAYS}[shape]("/d/{location}").build()
+    flow = SHAPES[shape]("/d/{location}").build()
     builder, read = begin()
     read.where("v > 1").to_layer("site").select("id", "v").write.memory("m")
     beside = builder.build()
