@@ -165,7 +165,7 @@ class SimulatedZone:
         self._order(spec)
         return True
 
-    def preflight(self, spec: UnitSpec) -> None:
+    def preflight(self, spec: UnitSpec, *, batches_only: bool = False) -> None:
         """Do nothing."""
         self._order(spec)
 

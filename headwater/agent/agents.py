@@ -128,8 +128,8 @@ class AgentClient:
     def drained(self, spec: UnitSpec) -> bool:
         return bool(self._order("drained", spec))
 
-    def preflight(self, spec: UnitSpec) -> None:
-        self._order("preflight", spec)
+    def preflight(self, spec: UnitSpec, *, batches_only: bool = False) -> None:
+        self._order("preflight", spec, batches_only=batches_only)
 
     def warm_up(self, spec: UnitSpec, transfer: StateTransfer | None, saved: Sequence[str]) -> None:
         self._order("warm_up", spec, transfer=dump(transfer), saved=list(saved))

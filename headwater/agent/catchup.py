@@ -21,11 +21,12 @@ from headwater.disk.catchup import CatchUpRecord, read_catch_up, write_catch_up
 from headwater.disk.checkpoint import clear, newest_batch
 from headwater.disk.syncing import sync_checkpoint
 from headwater.plan.spec import UnitSpec
-from headwater.state.savedstate import Saved, stood_at
+from headwater.state.savedstate import Saved, recent, stood_at
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE = 5.0  # seconds without a finished batch after which the saved state is loaded instead
-_ROUND = 1.0  # seconds for which the batches of one call are awaited
+_ROUND = 0.05  # seconds for which the batches of one call are awaited: the next call brings further ones
+_MOST_LEFT = 3  # batches: repeating more of them takes longer than to load the state
 _LOOK = 0.01
 
 
@@ -38,7 +39,7 @@ def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Cal
     found = read_catch_up(file)
     if found is None or not _is_under_way(found, source) or not _joins(units, spec, found, early):
         give_up(units, spec)
-        found = CatchUpRecord(source=source)
+        found = CatchUpRecord(source=source, begun=early.batch)
         write_catch_up(file, found)  # before the checkpoint, which would else seem loaded if this process ended now
         begin()
     done = newest_batch(checkpoint / "commits")
@@ -51,9 +52,10 @@ def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Cal
         give_up(units, spec)
         return None
     deadline = time.monotonic() + _ROUND
-    while (done := newest_batch(checkpoint / "commits")) < early.batch and time.monotonic() < deadline:
+    while (done := newest_batch(checkpoint / "commits")) < early.newest and time.monotonic() < deadline:
         time.sleep(_LOOK)
-    return max(early.batch - done, query.cold(done))
+    in_progress = max(early.recent, default=-1) > early.newest
+    return max(early.newest - done, query.cold(done, in_progress=in_progress))
 
 
 def take_over(units: Units, spec: UnitSpec, source: str, saved: Saved) -> bool:
@@ -109,10 +111,24 @@ def _is_under_way(found: CatchUpRecord, source: str) -> bool:
 
 
 def _joins(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved) -> bool:
-    """Return whether the batches that are known of another unit follow the last one that a unit has done."""
-    done = newest_batch(units.layout.checkpoint(spec.unit) / "commits")
+    """Return whether the batches that are known of another unit follow the last one that a unit has done.
+
+    A batch that was repeated while the other unit did it may have been cut off there, and planned otherwise.
+    """
+    checkpoint = units.layout.checkpoint(spec.unit)
+    done = newest_batch(checkpoint / "commits")
     known = {*saved.recent, *found.batches}
-    return 0 <= done <= saved.batch and known.issuperset(range(done + 1, saved.batch + 1))
+    if not 0 <= done <= max(saved.recent, default=saved.newest):
+        return False
+    if not known.issuperset(range(done + 1, saved.newest + 1)):
+        return False
+    repeated = recent(checkpoint, newest_batch(checkpoint / "offsets"))
+    return all(_same(repeated[n], ends) for n, ends in saved.recent.items() if n > found.begun and n in repeated)
+
+
+def _same(ends: Mapping[str, str], others: Mapping[str, str]) -> bool:
+    """Return whether two batches end at the same positions in each source."""
+    return {n: json.loads(at) for n, at in ends.items()} == {n: json.loads(at) for n, at in others.items()}
 
 
 def _extend(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved, done: int) -> None:
@@ -132,7 +148,7 @@ def _repeats(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved) -
     done = newest_batch(checkpoint / "commits")
     query = units.catching_up.get(spec.id)
     if found.until != saved.batch or done != saved.batch:
-        if query is None or not _joins(units, spec, found, saved):
+        if query is None or saved.batch - done > _MOST_LEFT or not _joins(units, spec, found, saved):
             return False
         _extend(units, spec, replace(found, until=None), saved, done)
     deadline = time.monotonic() + _PATIENCE
@@ -143,10 +159,10 @@ def _repeats(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved) -
             return False
         time.sleep(_LOOK)
     stands = stood_at(checkpoint, saved.batch)
-    same = (stands.watermark, stands.next_watermark) == (saved.watermark, saved.next_watermark)
-    same = same and {n: json.loads(at) for n, at in stands.sources.items()} == {
-        n: json.loads(at) for n, at in saved.sources.items()
-    }
+    # A further batch that was planned would be discarded, too.
+    same = newest_batch(checkpoint / "offsets") == saved.batch
+    same = same and (stands.watermark, stands.next_watermark) == (saved.watermark, saved.next_watermark)
+    same = same and _same(stands.sources, saved.sources)
     if not same:
         text = "unit %s does not stand where the unit that it replaces stopped: its state is loaded"
         _LOG.warning(text, spec.id, extra=spec.named)

@@ -43,12 +43,16 @@ class CatchUpQuery:
         """Why it does not run; None while it does, or is being started."""
         return self._error or (self._running.failure(self._unit) if self._running is not None else None)
 
-    def cold(self, done: int) -> int:
-        """Return how many batches it should still repeat after ``done``; none where no more of them come."""
+    def cold(self, done: int, *, in_progress: bool = True) -> int:
+        """Return how many batches it should still repeat after ``done``; none where no more of them come.
+
+        ``in_progress``: the other unit is doing the batch after ``done``, which it will not begin when it is stopped.
+        So this is the time to stop it: else it may begin one of which this query learns late.
+        """
         now = time.monotonic()
         if self._running is None or done != self._done:
             self._done, self._since = done, now
-        return 0 if now - self._since > _PATIENCE else max(0, self._begun + _WARM - done)
+        return 0 if now - self._since > _PATIENCE else max(0 if in_progress else 1, self._begun + _WARM - done)
 
     def started(self) -> Running | None:
         """Wait until it has been started; return None where it does not run."""

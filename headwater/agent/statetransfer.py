@@ -25,7 +25,7 @@ from headwater.plan.transfer import StateTransfer
 from headwater.query.names import further_reads
 from headwater.state.assembly import InputPosition, assemble, place_of
 from headwater.state.empty import empty_state
-from headwater.state.savedstate import Saved, StateStore, describe, operators, put_early
+from headwater.state.savedstate import Saved, StateStore, describe, operators, put_batches, put_early
 
 _RECEIPT = "saved.json"
 _ARRIVAL = 2.0  # seconds to wait for entries that are on their way
@@ -60,6 +60,11 @@ def preflight(units: Units, spec: UnitSpec, store: StateStore) -> None:
     name = _stored(spec, spec.unit.checkpoint)
     _leave_receipt(units.layout, spec.unit, store, name)
     put_early(checkpoint, name, store)
+
+
+def note_batches(units: Units, spec: UnitSpec, store: StateStore) -> bool:
+    """Note the batches that a running unit has planned since its preflight; return whether this is enough."""
+    return put_batches(units.layout.checkpoint(spec.unit), _stored(spec, spec.unit.checkpoint), store)
 
 
 def save(units: Units, spec: UnitSpec, store: StateStore, sinks: Sequence[str] = ()) -> tuple[Saved, int]:

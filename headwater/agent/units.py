@@ -39,7 +39,7 @@ from headwater.disk.checkpoint import (
 )
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import REPLAYED, Layout, sink_directory
-from headwater.disk.pace import Pace, set_ending, write_pace
+from headwater.disk.pace import Pace, set_draining, set_ending, write_pace
 from headwater.disk.repair import examine, repair
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import tag_of
@@ -344,6 +344,7 @@ class Units:
         work.controlled = bool(saved.get("controlled"))
         work.replayed = frozenset(saved.get("replayed", ()))
         set_ending(self.layout.pace(work.unit), ending=False)
+        set_draining(self.layout.pace(work.unit), draining=False)
         # An idle query may make no further batch that would show its positions.
         reached = positions(self.layout.checkpoint(work.unit))
         work.running = Running.resumed(query, saved, self._explain(work.spec), reached=reached)
@@ -368,6 +369,10 @@ class Units:
         """Let the sources of a query that is to be stopped wait for nothing, and begin no batch."""
         end_catch_up(self.layout.catch_up(unit))
         set_ending(self.layout.pace(unit), ending=True)
+
+    def hurry(self, spec: UnitSpec, *, draining: bool) -> None:
+        """Let a unit's query read its input as fast as it can while others wait for it, or keep its interval again."""
+        set_draining(self.layout.pace(spec.unit), draining=draining)
 
     def is_outdated(self, work: Work) -> bool:
         """Return whether a running query is to be started again.

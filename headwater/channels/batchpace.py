@@ -42,9 +42,9 @@ class BatchPace:
             now = time.monotonic()
             if pace.ending:
                 return start
-            if now >= self._due and now - looked >= look:
+            if (now >= self._due or pace.draining) and now - looked >= look:
                 looked, end = now, plan()
-                if end != start or not pace.on_arrival:
+                if end != start or not (pace.on_arrival or pace.draining):
                     self._begin(now, pace, has_input=end != start)
                     return end
                 late = _LATE * pace.seconds

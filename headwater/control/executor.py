@@ -37,7 +37,7 @@ from headwater.plan.steps import (
 )
 
 _SOON = 0.1  # seconds
-_CATCH_UP, _NEAR = 0.1, 3.0  # seconds between two looks at a unit that catches up, and that it may stay a batch behind
+_CATCH_UP, _NEAR = 0.05, 3.0  # seconds between two looks at a unit that catches up, and that it may stay a batch behind
 _ANSWER = 0.5  # seconds to wait for an answer before the caller continues
 _SILENT = 5.0  # seconds after which a silent node is worth a message
 
@@ -212,7 +212,7 @@ class Executor:
         (source,) = step.transfer.source_units
         running = spec_of(trying.source, source)
         try:
-            self._ports.of(trying.source, node_of(source)).preflight(running)
+            self._ports.of(trying.source, node_of(source)).preflight(running, batches_only=True)
             left = port.catch_up(spec, step.transfer, step.saved)
         except HeadwaterError as error:
             if isinstance(error, Fenced) or (error.retryable and not late):

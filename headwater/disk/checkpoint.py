@@ -35,6 +35,7 @@ _REWRITTEN = (
 )
 _MARKS = "publishing"
 _RUN_FILE = "run"
+_ANNOUNCED_FILE = "announced"
 _TAKEN = "taken back"
 _STALE = 3600.0  # seconds after which no process reads a mark any more
 
@@ -149,6 +150,18 @@ def _mark_of(checkpoint: Path, batch: int) -> Path | None:
     return checkpoint / _MARKS / f"{note['run']}.{batch}" if batch > note["planned"] else None
 
 
+def announce(checkpoint: Path, batch: int) -> None:
+    """Record that another unit may repeat a planned batch by now: it is not taken back."""
+    make_directory(checkpoint / _MARKS)
+    write_atomically(checkpoint / _MARKS / _ANNOUNCED_FILE, json.dumps({"batch": batch}), fsync=False)
+
+
+def may_be_taken_back(checkpoint: Path) -> bool:
+    """Return whether a query's newest batch has written nothing, and no other unit repeats it."""
+    announced = read_note(checkpoint / _MARKS / _ANNOUNCED_FILE).get("batch")
+    return announced != newest_batch(checkpoint / "offsets") and has_written_nothing(checkpoint)
+
+
 def take_back(checkpoint: Path) -> bool:
     """Unplan a stopped query's interrupted batch, if it surely wrote nothing; return whether none is left.
 
@@ -156,7 +169,7 @@ def take_back(checkpoint: Path) -> bool:
     """
     if not cut_off(checkpoint):
         return True
-    if not has_written_nothing(checkpoint):
+    if not may_be_taken_back(checkpoint):
         return False
     batch = newest_batch(checkpoint / "offsets")
     mark = _mark_of(checkpoint, batch)

@@ -18,12 +18,13 @@ class Pace:
 
     ``seconds``: least time from the begin of a batch to that of the next. ``on_arrival``: a batch begins when there is
     input, else at multiples of that time, as with Spark's trigger. ``ending``: the query is about to be stopped, and
-    begins no batch.
+    begins no batch. ``draining``: other units stand still until it has read its input, so it waits for nothing.
     """
 
     seconds: float
     on_arrival: bool
     ending: bool = False
+    draining: bool = False
 
 
 def read_pace(file: Path) -> Pace | None:
@@ -42,3 +43,10 @@ def set_ending(file: Path, *, ending: bool) -> None:
     found = read_pace(file)
     if found is not None and found.ending != ending:
         write_pace(file, replace(found, ending=ending))
+
+
+def set_draining(file: Path, *, draining: bool) -> None:
+    """Let a query begin its batches as soon as there is input, or keep the interval again."""
+    found = read_pace(file)
+    if found is not None and found.draining != draining:
+        write_pace(file, replace(found, draining=draining))

@@ -142,8 +142,11 @@ class NodePort(Protocol):
         """Return whether the unit has read all rows of its stopped producers, retired inputs included."""
         ...
 
-    def preflight(self, spec: UnitSpec) -> None:
-        """Check that a unit's state can be saved; raise the obstacle. Changes nothing."""
+    def preflight(self, spec: UnitSpec, *, batches_only: bool = False) -> None:
+        """Check that a unit's state can be saved, and copy it; raise the obstacle. Changes nothing.
+
+        ``batches_only``: after a first call, note only which batches the unit has planned since, for ``catch_up``.
+        """
         ...
 
     def warm_up(self, spec: UnitSpec, transfer: StateTransfer | None, saved: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.core.jsonform import dump, load
 from headwater.core.metrics import Latency
-from headwater.disk.checkpoint import cut_off, has_written_nothing, newest_batch, reads_agree
+from headwater.disk.checkpoint import cut_off, may_be_taken_back, newest_batch, reads_agree
 from headwater.query.counting import Counting, Tally, latency_of
 from headwater.query.failure import translated
 from headwater.query.late import late_rows, watermark_of
@@ -264,8 +264,8 @@ class Running:
         """Stop between two batches: an interrupted batch is repeated, but its errors in the log alarm people.
 
         An overloaded query begins its next batch at once: with its ``checkpoint`` it is
-        stopped when a batch has ended, at the start of the next. ``at_once``: do not wait for a batch that has
-        written nothing yet. ``level``: stop only where ``reads_agree``.
+        stopped when a batch has ended, at the start of the next. ``at_once``: do not wait for a batch that
+        may be taken back. ``level``: stop only where ``reads_agree``.
         """
         deadline = time.monotonic() + IDLE_SECONDS
         before = newest_batch(checkpoint / "commits") if checkpoint else -1
@@ -277,7 +277,7 @@ class Running:
             # In real-time mode a batch writes its offsets at its end only.
             rests = not cut_off(checkpoint) and not self.real_time
             ended = newest_batch(checkpoint / "commits") > before or rests
-            return ended or (at_once and has_written_nothing(checkpoint))
+            return ended or (at_once and may_be_taken_back(checkpoint))
 
         asked = -math.inf
         while (now := time.monotonic()) < deadline:

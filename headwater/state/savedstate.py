@@ -19,19 +19,24 @@ from pathlib import Path, PurePosixPath
 import fsspec
 
 from headwater.core.errors import RuntimeFailure, Unavailable
-from headwater.disk.checkpoint import needed_of, newest_batch
+from headwater.disk.checkpoint import announce, needed_of, newest_batch
 from headwater.disk.syncing import sync_paths
 
 _NOTE, _EARLY = "saved.json", "early.json"
 _IMMUTABLE = ".sst"
+_OLD = 20  # batches after which a running unit's state is stored anew, so that little is left to send after the stop
 _TRIES = 3  # attempts to copy files that a running query may delete meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """Batch, positions and watermarks of a unit that was stopped after ``batch``; -1 where it never had one."""
+    """Batch, positions and watermarks of a unit that was stopped after ``batch``; -1 where it never had one.
+
+    Of a unit that runs, the state is that after ``batch``; ``ended``: the newest batch that it has done since.
+    """
 
     batch: int = -1
+    ended: int = -1
     watermark: int = 0
     next_watermark: int = 0
     """The watermark that its next batch would have had, in milliseconds like the other."""
@@ -40,7 +45,7 @@ class Saved:
     sources: Mapping[str, str] = field(default_factory=dict)
     """Offset of each of its sources, in Spark's form, by name."""
     recent: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """The same for each of its newest batches."""
+    """The same for each of its newest batches; of a unit that runs, also for the one that it is about to do."""
     outputs: Mapping[str, int] = field(default_factory=dict)
     """End positions of the channels that it writes."""
     files: tuple[str, ...] = ()
@@ -49,6 +54,11 @@ class Saved:
     bytes: int = 0
     rows_in: int = 0
     late_rows: int = 0
+
+    @property
+    def newest(self) -> int:
+        """The newest batch that the unit has done."""
+        return max(self.batch, self.ended)
 
 
 class StateStore:
@@ -201,20 +211,47 @@ def describe(
 
 
 def put_early(checkpoint: Path, name: str, store: StateStore) -> Saved | None:
-    """Store a running query's state as of its newest batch; None where there is none yet."""
+    """Store a running query's state as of its newest batch; None where there is none yet.
+
+    The query must not be stopped meanwhile: the batch that it is about to do counts as certain from now on.
+    """
     for _ in range(_TRIES):
         done = newest_batch(checkpoint / "commits")
         if done < 0:
             return None
+        planned = _announced(checkpoint, done)
         # Meanwhile the query may continue and delete this version.
         with contextlib.suppress(FileNotFoundError, Unavailable):
             saved, files = _as_of(checkpoint, done)
             files = {p: f for p, f in files.items() if p.startswith("state/")}
             store.put(name, files)
-            saved = replace(saved, files=tuple(files))
+            saved = replace(saved, files=tuple(files), recent=recent(checkpoint, planned))
             store.note(name, saved, early=True)
             return saved
     return None
+
+
+def put_batches(checkpoint: Path, name: str, store: StateStore) -> bool:
+    """Add a running query's newest batches to the record of its state, which stays as it is.
+
+    Return False where none was stored, or where it is of an old batch. As in ``put_early``, the query must run on.
+    """
+    if not store.has_early(name):
+        return False
+    early, done = store.saved(name, early=True), newest_batch(checkpoint / "commits")
+    if not 0 <= early.batch <= done <= early.batch + _OLD:
+        return False
+    known = recent(checkpoint, _announced(checkpoint, done))
+    store.note(name, replace(early, ended=done, recent=known), early=True)
+    return True
+
+
+def _announced(checkpoint: Path, done: int) -> int:
+    """Return the newest batch that a running query has planned; it is not taken back."""
+    planned = max(done, newest_batch(checkpoint / "offsets"))
+    if planned > done:
+        announce(checkpoint, planned)
+    return planned
 
 
 def _as_of(checkpoint: Path, done: int) -> tuple[Saved, dict[str, Path]]:
@@ -222,7 +259,7 @@ def _as_of(checkpoint: Path, done: int) -> tuple[Saved, dict[str, Path]]:
     files = {str(f.relative_to(checkpoint)): f for f in _files(checkpoint, done + 1)}
     saved = stood_at(checkpoint, done)
     size = sum(f.stat().st_size for f in files.values())
-    return replace(saved, recent=_recent(checkpoint, done), files=tuple(files), bytes=size), files
+    return replace(saved, recent=recent(checkpoint, done), files=tuple(files), bytes=size), files
 
 
 def stood_at(checkpoint: Path, done: int) -> Saved:
@@ -246,11 +283,11 @@ def stood_at(checkpoint: Path, done: int) -> Saved:
     )
 
 
-def _recent(checkpoint: Path, done: int) -> dict[int, dict[str, str]]:
+def recent(checkpoint: Path, newest: int) -> dict[int, dict[str, str]]:
     """Return the offsets of each batch up to one that the checkpoint has kept."""
     found = {}
     for file in (checkpoint / "offsets").glob("[0-9]*"):
-        if file.name.isdigit() and int(file.name) <= done:
+        if file.name.isdigit() and int(file.name) <= newest:
             with contextlib.suppress(FileNotFoundError):  # a running query forgets old ones
                 found[int(file.name)] = _sources(file.read_text().splitlines()[2:])
     return found

@@ -231,7 +231,7 @@ class SimulatedNode:
                     left += self._read(log, spec.unit.checkpoint)
             return not left
 
-    def preflight(self, spec: UnitSpec) -> None:
+    def preflight(self, spec: UnitSpec, *, batches_only: bool = False) -> None:
         """Check that the unit belongs to this node."""
         with self._called("preflight", spec):
             pass

@@ -21,7 +21,7 @@ from headwater.channels.filelog import FileLog
 from headwater.core.errors import ChannelError
 from headwater.core.metrics import HostProgress, Progress, UnitProgress
 from headwater.disk.catchup import CatchUpBatches, CatchUpRecord, end_catch_up, read_catch_up, write_catch_up
-from headwater.disk.checkpoint import newest_batch
+from headwater.disk.checkpoint import begin_run, has_written_nothing, may_be_taken_back, newest_batch, take_back
 from headwater.disk.layout import Layout
 from headwater.plan.deployment import Edge
 from headwater.plan.diff import diff
@@ -32,7 +32,7 @@ from headwater.plan.order import steps_to
 from headwater.plan.steps import CatchUp, Load, Prepare, Step, Stop, Switch, unit_statuses_of
 from headwater.query.query import Running
 from headwater.query.writer import HeadwaterSink, UnitWriter
-from headwater.state.savedstate import Saved
+from headwater.state.savedstate import Saved, StateStore, describe, put_batches, put_early
 from tests.deployments.flows import lifted
 from tests.deployments.test_handover import CONTINUUM, planned
 from tests.patience import PATIENCE
@@ -233,6 +233,128 @@ def test_a_query_is_cold_until_it_has_repeated_two_batches_or_none_comes(monkeyp
     assert query.cold(8) == 1
     clock[0] += 0.2
     assert query.cold(8) == 0, "the other unit has no input"
+
+
+def test_the_other_unit_is_stopped_while_it_does_a_batch_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("headwater.agent.catchupquery.time.monotonic", lambda: clock[0])
+    query = CatchUpQuery("u@C1", lambda: Running(cast("StreamingQuery", None)), begun=7)
+    query._thread.join(PATIENCE)
+    assert query.cold(9, in_progress=False) == 1 and query.cold(9, in_progress=True) == 0
+    assert query.cold(8, in_progress=False) == 1
+    clock[0] += 2.1
+    assert query.cold(8, in_progress=False) == 0, "the other unit has no input"
+
+
+class Checkpoint:
+    """The logs of a query: each batch ends at ten times its number in the one channel."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for log in ("offsets", "commits"):
+            (root / log).mkdir(parents=True)
+
+    def plans(self, batch: int, end: int | None = None) -> None:
+        header = json.dumps({"batchWatermarkMs": batch, "batchTimestampMs": 0, "conf": {}})
+        at = json.dumps({"c@E1": 10 * batch if end is None else end})
+        (self.root / "offsets" / str(batch)).write_text(f"v2\n{header}\nc:{at}")
+
+    def does(self, batch: int, end: int | None = None) -> None:
+        self.plans(batch, end)
+        (self.root / "commits" / str(batch)).write_text(f'v1\n{{"nextBatchWatermarkMs":{batch + 1}}}')
+
+
+def test_a_batch_is_known_when_it_is_planned_and_then_it_is_not_taken_back(tmp_path: Path) -> None:
+    old, store = Checkpoint(tmp_path / "old"), StateStore(str(tmp_path / "store"))
+    assert not put_batches(old.root, "d/u", store), "no state was stored yet"
+    old.does(3)
+    early = put_early(old.root, "d/u", store)
+    assert early is not None and early.newest == early.batch == 3
+    begin_run(old.root)
+    old.does(4)
+    old.plans(5)
+    assert put_batches(old.root, "d/u", store)
+    early = store.saved("d/u", early=True)
+    assert (early.batch, early.newest, max(early.recent)) == (3, 4, 5)
+    assert json.loads(early.recent[5]["c"]) == {"c@E1": 50}
+    assert has_written_nothing(old.root) and not may_be_taken_back(old.root) and not take_back(old.root)
+    old.does(5)
+    old.plans(6)
+    assert take_back(old.root), "nobody knows of it"
+    for batch in range(6, 25):
+        old.does(batch)
+    assert not put_batches(old.root, "d/u", store), "the state is to be stored anew"
+
+
+def repeating(tmp_path: Path) -> tuple[Any, Any, Checkpoint]:
+    """Return the units of an agent and the spec of a unit that began to repeat batches at the third one."""
+    (unit,) = (u for u in cut_out(("once", "rising")).units if "rising" in u.operators)
+    layout = Layout(tmp_path)
+    spec = SimpleNamespace(unit=unit, id=unit.id, named={})
+    query = SimpleNamespace(error=None)
+    settings = SimpleNamespace(channel=SimpleNamespace(fsync=False))
+    units = SimpleNamespace(
+        layout=layout, catching_up={unit.id: query}, end_catch_up=lambda spec: None, settings=settings
+    )
+    new = Checkpoint(layout.checkpoint(unit))
+    new.does(3)
+    write_catch_up(layout.catch_up(unit), CatchUpRecord(source="s", begun=3))
+    return units, spec, new
+
+
+def stopped_after(batch: int, end: int | None = None, root: Path | None = None) -> Saved:
+    """Describe the other unit, stopped after a batch."""
+    assert root is not None
+    old = Checkpoint(root)
+    for n in range(2, batch):
+        old.does(n)
+    old.does(batch, end)
+    return describe(old.root, {}, rows_in=0, late_rows=0)[0]
+
+
+def test_a_unit_takes_over_where_the_other_one_stopped(tmp_path: Path) -> None:
+    units, spec, new = repeating(tmp_path)
+    new.does(4)
+    new.does(5)
+    assert catchup.take_over(units, spec, "s", stopped_after(5, root=tmp_path / "old"))
+    found = read_catch_up(units.layout.catch_up(spec.unit))
+    assert found is not None and found.until == 5 and not found.batches
+
+
+@pytest.mark.parametrize("case", ["other positions", "a batch more", "planned a batch more", "far behind"])
+def test_a_unit_that_stands_elsewhere_does_not_take_over(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units, spec, new = repeating(tmp_path)
+    for batch in (4, 5):
+        new.does(batch)
+    last, end = 5, None
+    match case:
+        case "other positions":  # the batch was cut off in the other unit, and planned otherwise
+            end = 51
+        case "a batch more":
+            new.does(6)
+        case "planned a batch more":  # its output would be discarded
+            new.plans(6)
+        case "far behind":  # it would repeat them all
+            last = 9
+            rest = range(6, 10)
+            monkeypatch.setattr("headwater.agent.catchup.time.sleep", lambda seconds: [new.does(n) for n in rest])
+    assert not catchup.take_over(units, spec, "s", stopped_after(last, end, tmp_path / "old"))
+    assert newest_batch(new.root / "commits") < 0, "its state is loaded instead"
+
+
+def test_a_batch_that_was_planned_otherwise_meanwhile_is_noticed_while_both_run(tmp_path: Path) -> None:
+    units, spec, new = repeating(tmp_path)
+    new.does(4)
+    new.does(5)
+    begun: list[int] = []
+    active = SimpleNamespace(isActive=True)
+    units.catch_up = lambda spec: Running(cast("StreamingQuery", active))
+    units.end_catch_up = lambda spec: units.catching_up.clear()
+    early = stopped_after(5, 51, tmp_path / "old")
+    catchup.catch_up(units, spec, "s", early, lambda: begun.append(new.root.exists()))
+    assert begun, "it begins again from the state of the other unit"
 
 
 def test_what_an_agent_left_that_ended_while_it_made_the_checkpoint_is_not_taken_for_loaded_state(
