@@ -20,7 +20,7 @@ from headwater.disk.notefile import NoteFile
 class CatchUpRecord:
     """The batches of a unit that another one repeats.
 
-    ``source`` names the state that the unit began with, which is that after the batch ``begun``. ``batches`` has the end
+    ``source`` names the state that the unit began with: that after the batch ``begun``. ``batches`` has the end
     offsets of each batch by the name of the source, as Spark writes them. ``until`` is the last batch that is repeated,
     once it is known. ``released``: the unit goes on by itself. ``ending``: its query is about to be stopped, and waits
     for nothing.
