@@ -67,6 +67,8 @@ class _Trying:
     call: Future[Attempt] | None = None
     """The call that is still open."""
     asked: float = 0.0
+    follows: bool = False
+    """Whether a unit that catches up has begun with the newest state of the running one."""
     near: float | None = None
     """Since when a unit that catches up is at most one batch behind."""
     source: DeploymentPlan | None = None
@@ -212,8 +214,9 @@ class Executor:
         (source,) = step.transfer.source_units
         running = spec_of(trying.source, source)
         try:
-            self._ports.of(trying.source, node_of(source)).preflight(running, batches_only=True)
+            self._ports.of(trying.source, node_of(source)).preflight(running, batches_only=trying.follows)
             left = port.catch_up(spec, step.transfer, step.saved)
+            trying.follows = True
         except HeadwaterError as error:
             if isinstance(error, Fenced) or (error.retryable and not late):
                 raise

@@ -24,7 +24,7 @@ from headwater.disk.syncing import sync_paths
 
 _NOTE, _EARLY = "saved.json", "early.json"
 _IMMUTABLE = ".sst"
-_OLD = 20  # batches after which a running unit's state is stored anew, so that little is left to send after the stop
+_OLD = 5  # batches after which a running unit's state is stored anew, so that little is left to send after the stop
 _TRIES = 3  # attempts to copy files that a running query may delete meanwhile
 
 
