@@ -51,7 +51,7 @@ ROWS = {"flowunits": 700}
 
 
 SHORT = {("acme", "unit per operator")}
-LIKE_OTHERS = ("stateless", "windows")  # their operators are also in other dataflows
+LIKE_OTHERS = ("stateless", "python", "flowunits", "together", "windows")  # short tests elsewhere run their operators
 
 
 def _cases() -> Iterator[Any]:
@@ -83,7 +83,8 @@ def test_equals_one_batch_run(name: str, decision: str, zones: str, endpoint: Lo
 
 
 @pytest.mark.parametrize(
-    ("name", "strategy"), [("acme", "optimal"), pytest.param("joined", "aels", marks=pytest.mark.long)]
+    ("name", "strategy"),
+    [pytest.param(*case, marks=pytest.mark.long) for case in (("acme", "optimal"), ("joined", "aels"))],
 )
 def test_layers_that_a_strategy_chose(name: str, strategy: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(60, seed=8), rows_per_file=20)

@@ -21,6 +21,7 @@ from headwater.continuum.model import Continuum
 from headwater.plan.build import build
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
+from tests.conftest import on_spark
 from tests.deployments.controllers import apply, running, sink_rows
 from tests.patience import PATIENCE
 
@@ -68,7 +69,7 @@ def until(found: Any, what: str) -> Any:
 
 
 def test_a_corrected_record_is_in_the_sink_once(
-    endpoint: LocalEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN_ENV, "a-site-secret-for-the-tests")
     place, order, store = tmp_path.resolve(), tmp_path / "kill", str(tmp_path / "store.db")
@@ -81,7 +82,7 @@ def test_a_corrected_record_is_in_the_sink_once(
         f"{place}/in/{{location}}", "id bigint, v double", location_as="at", file_as="file", header="true"
     )
     read.where("id >= 0").select("id", "at", "v * 2 AS w", "file").write.memory("out")
-    plan = build(builder.build(), CONTINUUM)
+    plan = build(builder.build(), on_spark(CONTINUUM, spark_address))
 
     def replay(id_: str, record: str) -> Any:
         (found,) = deadletters.replay(NAME, [id_], store, records={id_: record}, home=place)
