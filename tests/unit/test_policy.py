@@ -48,7 +48,7 @@ def test_what_one_core_cannot_do_is_shared_before_results_are_late(begin: Begin)
     assert loop.broken <= 10
 
 
-@pytest.mark.parametrize("hours", [-1, 1])
+@pytest.mark.parametrize("hours", [-1, pytest.param(1, marks=pytest.mark.long)])
 def test_a_clock_that_is_set_delays_no_decision(begin: Begin, hours: int) -> None:
     loop = begin()
     loop.go(40)
