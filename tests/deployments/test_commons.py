@@ -311,6 +311,7 @@ def test_dataflows_come_and_go(
     world.check(ended=True)
 
 
+@pytest.mark.long
 def test_a_unit_that_reads_its_source_more_often_goes_on_where_it_was(
     endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_file_that_is_read_twice_in_one_unit_is_two_sources(endpoint: LocalEnd
     assert outcome.rows["windows"]
 
 
+@pytest.mark.long
 def test_a_join_within_a_year_counts_by_the_calendar(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     asked = [{"id": 1, "ts": "2024-02-01T00:00:00Z"}, {"id": 2, "ts": "2025-02-01T00:00:00Z"}]
     told = [{"id": 1, "ts": "2025-02-01T00:00:00Z"}, {"id": 2, "ts": "2026-02-01T00:00:01Z"}]  # 366 days; 1 s too late
@@ -162,6 +163,7 @@ def test_a_join_within_a_year_counts_by_the_calendar(endpoint: LocalEndpoint, tm
     assert sorted((row["id"], row["at"] is not None) for row in found) == [(1, True), (2, False)]
 
 
+@pytest.mark.long
 def test_a_zone_that_comes_later_is_not_late_behind_a_chain_of_units(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     made = rows(60, seed=5)
     later: dict[str, list[Any]] = {"L1": [PAUSE, *made["L1"]], "L2": made["L2"]}
