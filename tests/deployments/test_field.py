@@ -82,6 +82,7 @@ flink_query.submit(settings, json.loads(sys.argv[1]))
 @pytest.mark.parametrize(
     ("name", "at_the_end"),
     [("routes", ("results", 1)), pytest.param("means", ("default", 5), marks=pytest.mark.long)],
+    ids=["routes", "means"],
 )
 def test_tasks_of_flink_are_beside_their_files_and_their_results(name: str, at_the_end: tuple[str, int]) -> None:
     try:
