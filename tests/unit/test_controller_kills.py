@@ -50,7 +50,7 @@ def until_killed(site: Site) -> None:
 
 
 EVERY = [pytest.param(1, marks=pytest.mark.long), 5]
-"""Calls between two kills."""
+"""Calls or writes between two kills."""
 
 
 @pytest.mark.parametrize("every", EVERY)
@@ -110,14 +110,15 @@ class Dying(Store):
             raise Killed
 
 
-@pytest.mark.parametrize("before", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.mark.parametrize("every", EVERY)
+@pytest.mark.parametrize("before", [True, False])
 def test_a_kill_at_every_write_ends_in_the_wanted_plan(
-    tmp_path: Path, copies: Callable[[str], Site], before: bool
+    tmp_path: Path, copies: Callable[[str], Site], before: bool, every: int
 ) -> None:
     wanted = replace(FIRST, above=1, locations=("L1", "L4"))
     point = 0
     while True:
-        point += 1
+        point += every
         site = copies(str(point))
         dying = Dying(tmp_path / str(point) / "store.db")
         dying.left, dying.before = point, before
@@ -328,10 +329,8 @@ def started_since(site: Site, first: int) -> set[str]:
     return {call.unit for call in site.zones.calls[first:] if call.name == "start"}
 
 
-@pytest.mark.parametrize(
-    "then",
-    [pytest.param(APART, id="back"), pytest.param(replace(APART, alarm=3), id="elsewhere", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("then", [APART, replace(APART, alarm=3)], ids=["back", "elsewhere"])
 def test_a_unit_of_a_hand_over_that_is_given_up_never_runs(apart: Callable[[str], Site], then: Version) -> None:
     """The hand-over is given up after each of its steps: units of the former plan read all rows and keep all state."""
     phases: list[str] = []
