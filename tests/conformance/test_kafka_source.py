@@ -6,7 +6,6 @@ import base64
 import datetime
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare, run_to_end
 from tests.conformance.test_kafka_security import PASSWORD, SCRAM, SECRET, USER, secured
-from tests.conftest import endpoint_with, running_broker
+from tests.conftest import endpoint_with
 from tests.schema_registry import SchemaRegistryServer, framed
 from tests.topics import Topic
 
@@ -40,9 +39,8 @@ AVRO = {
 
 
 @pytest.fixture(scope="module")
-def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    with running_broker(tmp_path_factory.mktemp("topics")) as broker:
-        yield broker
+def topics(broker: LocalBroker) -> LocalBroker:
+    return broker
 
 
 class Reading:
