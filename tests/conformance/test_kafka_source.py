@@ -150,6 +150,7 @@ def test_raw_records_are_those_of_spark(topics: LocalBroker, read: Reading) -> N
     assert len(rows) == 2 and read.letters() == []
 
 
+@pytest.mark.long
 def test_avro_of_one_schema(topics: LocalBroker, read: Reading) -> None:
     topic = Topic(topics)
     good = [avro({"id": n, "v": n / 2}) for n in range(4)]
@@ -236,7 +237,8 @@ def test_start_positions(topics: LocalBroker, read: Reading) -> None:
         ids(starting={0: 6}, oracle=False)
 
 
-@pytest.mark.parametrize("form", ["offsets", pytest.param("a time", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["offsets", "a time"])
 def test_end_positions(form: str, topics: LocalBroker, read: Reading) -> None:
     """The records up to an end are those of Spark's batch run, and those of a stream from there are the others."""
     topic = Topic(topics)
@@ -377,7 +379,7 @@ def test_a_user_and_a_password_over_tls(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mechanism", [SCRAM[0], *(pytest.param(other, marks=pytest.mark.long) for other in SCRAM[1:])])
+@pytest.mark.parametrize("mechanism", SCRAM)
 def test_a_user_and_a_password_by_scram(
     mechanism: str, secured: tuple[LocalBroker, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,6 +434,7 @@ def test_a_corrected_record_is_produced_to_its_partition_with_key_and_headers(
     assert [row["id"] for row in read(topic, "id bigint", oracle=False)] == [1, 2]
 
 
+@pytest.mark.long
 def test_values_of_bytes_are_replayed_as_base64(topics: LocalBroker, read: Reading) -> None:
     topic = Topic(topics)
     topic.send(b"\xff", avro({"id": 1, "v": None}))

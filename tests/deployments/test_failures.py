@@ -233,6 +233,7 @@ def test_a_finished_deployment_is_not_resumed(
         LocalRun(build(flow, continuum, one_unit(flow, continuum)), tmp_path / "run", endpoint).start()
 
 
+@pytest.mark.long
 def test_a_unit_over_which_spark_stumbles_is_started_again(
     own_endpoint: LocalEndpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -276,6 +277,7 @@ def test_stopped_and_resumed_in_mid_stream(endpoint: LocalEndpoint, tmp_path: Pa
     assert all(outcome.rows.values())
 
 
+@pytest.mark.long
 def test_killed_in_mid_stream(own_endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", disturbed(60, PAUSE, KILL), rows_per_file=10)  # type: ignore[arg-type]
     flow = FLOWS["acme"](source.path).build()

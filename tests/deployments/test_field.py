@@ -79,9 +79,10 @@ flink_query.submit(settings, json.loads(sys.argv[1]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "at_the_end"),
-    [("routes", ("results", 1)), pytest.param("means", ("default", 5), marks=pytest.mark.long)],
+    [("routes", ("results", 1)), ("means", ("default", 5))],
     ids=["routes", "means"],
 )
 def test_tasks_of_flink_are_beside_their_files_and_their_results(name: str, at_the_end: tuple[str, int]) -> None:
