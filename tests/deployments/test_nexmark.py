@@ -111,7 +111,7 @@ def test_equals_the_published_statement(query: str, expected: Expected, publishe
     assert found.num_rows, "an empty result proves nothing"
 
 
-SHORT = ("q5", "q8")
+SHORT = ("q11",)
 
 
 def test_queries_in_three_layers_equal_one_batch_run(

@@ -50,19 +50,18 @@ BY_LOCATION = {**DECISIONS, "a location apart": apart}
 ROWS = {"flowunits": 700}
 
 
-SHORT = {("acme", "unit per operator")}
-LIKE_OTHERS = ("stateless", "python", "flowunits", "together", "windows")  # short tests elsewhere run their operators
+LIKE_OTHERS = ("stateless", "keyed", "python", "flowunits", "together", "windows")
+"""Dataflows whose operators short tests elsewhere run."""
 
 
 def _cases() -> Iterator[Any]:
-    """Yield one way of each dataflow to be cut; the others are long tests."""
+    """Yield one way of each dataflow to be cut, over two edges; the others are long tests."""
     for name in FLOWS:
-        if name != "acme":
-            marks = [pytest.mark.long] if name in LIKE_OTHERS else []
-            yield pytest.param(name, "unit per layer", TWO_EDGES, id=f"{name}-two edges", marks=marks)
+        quick = "unit per operator" if name == "acme" else "unit per layer"
+        marks = [pytest.mark.long] if name in LIKE_OTHERS else []
+        yield pytest.param(name, quick, TWO_EDGES, id=f"{name}-two edges", marks=marks)
         for decision in BY_LOCATION:
-            marks = [] if (name, decision) in SHORT else [pytest.mark.long]
-            yield pytest.param(name, decision, CONTINUUM, id=f"{name}-{decision}", marks=marks)
+            yield pytest.param(name, decision, CONTINUUM, id=f"{name}-{decision}", marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize(("name", "decision", "zones"), list(_cases()))

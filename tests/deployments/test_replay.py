@@ -44,7 +44,18 @@ def agent_to_kill(place: Path, order: Path) -> Iterator[None]:
     root = str(Path(__file__).resolve().parents[2])
     with (place / "first-agent.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--dir", str(directory), "--listen", "127.0.0.1:0", "--quick", "--allow-read", f"{place}/in"],
+            [
+                *command,
+                "--dir",
+                str(directory),
+                "--listen",
+                "127.0.0.1:0",
+                "--quick",
+                "--allow-read",
+                f"{place}/in",
+                "--allow-connect",
+                "*",
+            ],
             env={**os.environ, "PYTHONPATH": root, "HEADWATER_STATE_STORE": str(place / "state")},
             stdin=subprocess.DEVNULL,
             stdout=log,
