@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -34,6 +35,10 @@ ZONE = SITE.of("E1")
 _TRIAL = tempfile.mkdtemp(prefix="headwater-trial-")
 atexit.register(shutil.rmtree, _TRIAL, ignore_errors=True)
 os.environ["HEADWATER_TRIAL_TOKEN_FILE"] = f"{_TRIAL}/web-token"
+
+# Compiled modules are kept, whatever the machine's setting: a test run starts hundreds of Python processes.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 os.environ["HEADWATER_QUICK"] = "1"  # also for the commands that tests run: their Sparks live for seconds
 

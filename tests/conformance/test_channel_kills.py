@@ -94,7 +94,7 @@ def kill_again_and_again(spec: dict[str, Any], *, kills: int, seed: int) -> tupl
     return read, list(range(last * ROWS)), open_ends
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["filelog", pytest.param("kafka", marks=pytest.mark.long)])
 def test_writers_killed_at_random_moments(
     kind: str, tmp_path: Path, topic: str, request: pytest.FixtureRequest
 ) -> None:

@@ -88,6 +88,10 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Site:
     return Site(tmp_path, broker, topic)
 
 
+OVER_FILES = pytest.mark.parametrize("site", ["filelog", pytest.param("kafka", marks=pytest.mark.long)], indirect=True)
+"""A query that is known to run over Kafka by other tests: over files, and over Kafka in the long form."""
+
+
 def rows_of(reader: ChannelReader, start: dict[str, int], end: dict[str, int]) -> tuple[list[int], list[int]]:
     """Read a batch as Spark would; return its ids and its punctuations in seconds."""
     found: list[int] = []
@@ -414,6 +418,7 @@ def out_log(site: Site) -> dict[str, Any]:
     return site.sink_writer("out", event_time="ts")
 
 
+@OVER_FILES
 def test_a_query_whose_source_waits_for_its_batches_can_be_stopped_meanwhile(spark: SparkSession, site: Site) -> None:
     a, out, pace = site.log("a"), site.log("out"), site.root / "pace.json"
     site.list("a")
@@ -468,6 +473,7 @@ def test_rows_pass_through_a_live_query(spark: SparkSession, site: Site) -> None
     assert a.readers()["unit"] >= 3
 
 
+@OVER_FILES
 def test_one_query_feeds_several_outlets(spark: SparkSession, site: Site) -> None:
     a = site.log("a")
     site.list("a")
@@ -525,6 +531,7 @@ def test_a_restarted_query_loses_and_doubles_nothing(spark: SparkSession, site: 
     assert ids(out) == [0, 2, 4, 6]
 
 
+@OVER_FILES
 def test_a_fenced_query_fails_and_says_why(spark: SparkSession, site: Site) -> None:
     site.list("a")
     site.log("a").append(table([1]), epoch=1, batch=0)
@@ -535,6 +542,7 @@ def test_a_fenced_query_fails_and_says_why(spark: SparkSession, site: Site) -> N
     assert ids(site.log("out")) == []
 
 
+@OVER_FILES
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_spark_reads_back_what_the_files_outlet_wrote(spark: SparkSession, site: Site, kind: str) -> None:
     site.list("a")
@@ -546,6 +554,7 @@ def test_spark_reads_back_what_the_files_outlet_wrote(spark: SparkSession, site:
     assert back.toArrow().cast(table([1]).schema).equals(table([1, 2, 3]))
 
 
+@OVER_FILES
 def test_spark_types_survive(spark: SparkSession, site: Site) -> None:
     """One zone writes and another reads nested, decimal, null and zoneless values."""
     site.list("a")

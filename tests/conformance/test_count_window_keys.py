@@ -54,7 +54,7 @@ def flow(path: str, *, by_time: bool) -> Dataflow:
 
 
 @pytest.mark.parametrize(
-    "kind", ["by event time", pytest.param("in order of arrival", marks=pytest.mark.long), "packed"]
+    "kind", ["by event time", *(pytest.param(k, marks=pytest.mark.long) for k in ("in order of arrival", "packed"))]
 )
 def test_keys_with_nulls_are_those_of_a_batch(kind: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     rows = [

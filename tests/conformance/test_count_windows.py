@@ -52,6 +52,7 @@ def write(path: Path, first: int, count: int) -> None:
     path.joinpath("L1", f"{first:06d}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+@pytest.mark.long
 def test_windows_continue_with_state_from_before_rows_were_packed(
     endpoint: LocalEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_source_with_a_fault_is_refused(what: str, endpoint: LocalEndpoint, tm
     assert caught.value.hint
 
 
+@pytest.mark.long
 def test_a_sink_that_stores_the_number_of_a_batch_passes(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     place = tmp_path / "outside"
     assert check_sink(FilesSink, lambda: stored(place), endpoint, tmp_path, options={"path": str(place)}) == 120

@@ -39,6 +39,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     started.end(units=True)
 
 
+@pytest.mark.long
 def test_a_spark_without_units_ends_and_starts_again(agent: Agent, tmp_path: Path) -> None:
     builder = hw.flow("f", locations=["L1"])
     builder.read.json(str(tmp_path / "in"), "id bigint").named("rows").write.memory("out")

@@ -139,6 +139,7 @@ def hashed(spark: Any, value: Any, type_: str) -> int:
     return int(spark.sql(f"SELECT pmod(xxhash64(CAST({literal} AS {type_})), 2) AS n").first()["n"])
 
 
+@pytest.mark.long
 def test_an_empty_side_is_divided_too(spark: Any, tmp_path: Path) -> None:
     store = StateStore(str(tmp_path / "store"))
     left, _ = made(6)
@@ -148,6 +149,7 @@ def test_an_empty_side_is_divided_too(spark: Any, tmp_path: Path) -> None:
     assert not held(spark, part, "right")
 
 
+@pytest.mark.long
 def test_a_column_that_is_no_key_divides_nothing(spark: Any, tmp_path: Path) -> None:
     store = StateStore(str(tmp_path / "store"))
     found = saved([ran(spark, tmp_path, *made(6), "inner")], store)

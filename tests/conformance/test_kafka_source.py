@@ -6,7 +6,6 @@ import base64
 import datetime
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare, run_to_end
 from tests.conformance.test_kafka_security import PASSWORD, SCRAM, SECRET, USER, secured
-from tests.conftest import endpoint_with, running_broker
+from tests.conftest import endpoint_with
 from tests.schema_registry import SchemaRegistryServer, framed
 from tests.topics import Topic
 
@@ -40,9 +39,8 @@ AVRO = {
 
 
 @pytest.fixture(scope="module")
-def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    with running_broker(tmp_path_factory.mktemp("topics")) as broker:
-        yield broker
+def topics(broker: LocalBroker) -> LocalBroker:
+    return broker
 
 
 class Reading:
@@ -152,6 +150,7 @@ def test_raw_records_are_those_of_spark(topics: LocalBroker, read: Reading) -> N
     assert len(rows) == 2 and read.letters() == []
 
 
+@pytest.mark.long
 def test_avro_of_one_schema(topics: LocalBroker, read: Reading) -> None:
     topic = Topic(topics)
     good = [avro({"id": n, "v": n / 2}) for n in range(4)]
@@ -238,7 +237,8 @@ def test_start_positions(topics: LocalBroker, read: Reading) -> None:
         ids(starting={0: 6}, oracle=False)
 
 
-@pytest.mark.parametrize("form", ["offsets", pytest.param("a time", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["offsets", "a time"])
 def test_end_positions(form: str, topics: LocalBroker, read: Reading) -> None:
     """The records up to an end are those of Spark's batch run, and those of a stream from there are the others."""
     topic = Topic(topics)
@@ -434,6 +434,7 @@ def test_a_corrected_record_is_produced_to_its_partition_with_key_and_headers(
     assert [row["id"] for row in read(topic, "id bigint", oracle=False)] == [1, 2]
 
 
+@pytest.mark.long
 def test_values_of_bytes_are_replayed_as_base64(topics: LocalBroker, read: Reading) -> None:
     topic = Topic(topics)
     topic.send(b"\xff", avro({"id": 1, "v": None}))

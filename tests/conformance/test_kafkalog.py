@@ -59,6 +59,7 @@ def test_a_segment_larger_than_a_message_is_cut_and_joined(spec: dict[str, Any])
     assert ids(log) == [1, *noise.tolist(), 2]
 
 
+@pytest.mark.long
 def test_any_entry_is_found_with_few_fetches(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_(spec)
     for batch in range(600):

@@ -178,7 +178,9 @@ for batch in range(begin, last):
 """
 
 
-@pytest.mark.parametrize(("kills", "last"), [(4, 30), pytest.param(8, 60, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("kills", "last"), [(2, 15), *(pytest.param(*case, marks=pytest.mark.long) for case in ((4, 30), (8, 60)))]
+)
 def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(kills: int, last: int, tmp_path: Path) -> None:
     progress, out = tmp_path / "progress", tmp_path / "out"
     write_with_kills(WRITER, str(out), progress, last, kills=kills, batches=5, within=0.03)

@@ -127,14 +127,15 @@ def drawn_condition(drawn: random.Random, depth: int = 2) -> str:
     return drawn.choice(forms)
 
 
-def test_drawn_conditions_follow_as_spark_evaluates_them(endpoint: LocalEndpoint) -> None:
+@pytest.mark.parametrize("count", [250, pytest.param(700, marks=pytest.mark.long)])
+def test_drawn_conditions_follow_as_spark_evaluates_them(count: int, endpoint: LocalEndpoint) -> None:
     drawn = random.Random(29)
     rows = [{name: drawn.choice(of) for name, of in PLAIN.items()} for _ in range(600)]
     casts = [f"CAST({name} AS {type_}) AS {name}" for name, type_ in PLAIN_TYPES.items()]
     texts = [{name: None if value is None else str(value) for name, value in row.items()} for row in rows]
     table = endpoint.session().createDataFrame(texts, ", ".join(f"{name} string" for name in PLAIN)).selectExpr(*casts)
     schema = Schema.parse(", ".join(f"{name} {type_}" for name, type_ in PLAIN_TYPES.items()))
-    conditions = list(dict.fromkeys(drawn_condition(drawn) for _ in range(700)))
+    conditions = list(dict.fromkeys(drawn_condition(drawn) for _ in range(count)))
     columns = [f"coalesce({text}, false) AS c{n}" for n, text in enumerate(conditions)]
     found = table.selectExpr(*columns).toArrow()
     held = [np.array(found.column(n)) for n in range(len(conditions))]
@@ -196,7 +197,7 @@ def made_up(drawn: random.Random, name: str, path: Path) -> Dataflow:
     return builder.build()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_a_pool_gives_what_its_dataflows_give(seed: int, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     drawn = random.Random(seed)
     place = tmp_path / "in"

@@ -264,7 +264,8 @@ JOINED = """
 """
 
 
-@pytest.mark.parametrize("decision", ["as marked", pytest.param("unit per operator", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("decision", ["as marked", "unit per operator"])
 def test_a_join_of_windows_equals_spark_sql(
     decision: str, endpoint: LocalEndpoint, spark: SparkSession, place: Path, views: None, tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def _by_id(rows: Any) -> dict[int, Any]:
     return {row["id"]: row["prediction"] for row in rows}
 
 
+@pytest.mark.long
 def test_predictions_are_those_of_plain_spark(
     models: Path, active_session: SparkSession, endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:

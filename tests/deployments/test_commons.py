@@ -270,6 +270,22 @@ def controller(tmp_path: Path, spark_address: str) -> Iterator[Controller]:
         yield started
 
 
+def test_a_fold_goes_on_while_the_dataflows_that_share_it_change(
+    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller
+) -> None:
+    world = World(tmp_path, controller, endpoint, spark_address, pieces=3, kill=False)
+    world.submit("sums")
+    world.more()
+    world.submit("big")  # its input is folded already
+    world.more()
+    world.update("big")  # the fold of both versions goes on
+    world.remove("sums")
+    world.more()
+    world.finish()
+    world.check(ended=True)
+
+
+@pytest.mark.long
 def test_dataflows_come_and_go(
     endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller
 ) -> None:
@@ -295,6 +311,7 @@ def test_dataflows_come_and_go(
     world.check(ended=True)
 
 
+@pytest.mark.long
 def test_a_unit_that_reads_its_source_more_often_goes_on_where_it_was(
     endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller
 ) -> None:

@@ -77,6 +77,7 @@ def controller(tmp_path: Path, spark_address: str) -> Iterator[Controller]:
         yield started
 
 
+@pytest.mark.long
 def test_what_is_killed_ended_or_started_is_put_right(
     endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller
 ) -> None:

@@ -109,6 +109,7 @@ def test_no_location_makes_rows_of_another_late(
     assert outcome.rows["by_hour"] >= 6
 
 
+@pytest.mark.long
 def test_a_silent_location_loses_no_row(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(90, seed=4, silent=["B"]), rows_per_file=15)
     flow = windows(source.path).build()
@@ -116,6 +117,7 @@ def test_a_silent_location_loses_no_row(endpoint: LocalEndpoint, tmp_path: Path)
     assert outcome.rows["by_hour"] >= 5
 
 
+@pytest.mark.long
 def test_streams_of_a_union_have_watermarks_of_their_own(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(90, seed=5), rows_per_file=15)
     flow = united(source.path).build()
@@ -203,6 +205,7 @@ def test_an_idle_location_is_left_out(groups: Sequence[Sequence[str]], endpoint:
         run.stop()
 
 
+@pytest.mark.long
 def test_rows_are_joined_in_a_batch_in_which_the_other_side_has_only_a_signal(
     endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:

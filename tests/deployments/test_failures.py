@@ -31,11 +31,19 @@ GOOD = 30
 
 
 @pytest.fixture(scope="module")
-def own_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
-    """Yield a Spark that tests may kill and then start again."""
+def own_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
+    """Yield a Spark that tests may kill."""
     started = start_endpoint(tmp_path_factory.mktemp("spark"))
     yield started
     started.stop()
+
+
+@pytest.fixture
+def own_endpoint(own_spark: LocalEndpoint) -> LocalEndpoint:
+    """Return the module's own Spark; start it again where the test before has killed it."""
+    if not own_spark.alive:
+        own_spark.restart()
+    return own_spark
 
 
 def malformed_input(directory: Path, sep: str) -> list[str]:
@@ -69,7 +77,14 @@ def none_above_twenty(batches):  # type: ignore[no-untyped-def]
             yield left
 
 
-@pytest.mark.parametrize("behind", ["one scan", "functions", "a function that gives nothing", "state"])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "functions",
+        "state",
+        *(pytest.param(b, marks=pytest.mark.long) for b in ("one scan", "a function that gives nothing")),
+    ],
+)
 def test_malformed_records_become_dead_letters(behind: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     sep = ";" if behind == "state" else ","
     bad = malformed_input(tmp_path / "in", sep)
@@ -218,6 +233,7 @@ def test_a_finished_deployment_is_not_resumed(
         LocalRun(build(flow, continuum, one_unit(flow, continuum)), tmp_path / "run", endpoint).start()
 
 
+@pytest.mark.long
 def test_a_unit_over_which_spark_stumbles_is_started_again(
     own_endpoint: LocalEndpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -253,6 +269,7 @@ def disturbed(count: int, *events: object) -> dict[str, list[object]]:
     return found
 
 
+@pytest.mark.long
 def test_stopped_and_resumed_in_mid_stream(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", disturbed(60, PAUSE, STOP), rows_per_file=10)  # type: ignore[arg-type]
     flow = FLOWS["acme"](source.path).build()
@@ -260,6 +277,7 @@ def test_stopped_and_resumed_in_mid_stream(endpoint: LocalEndpoint, tmp_path: Pa
     assert all(outcome.rows.values())
 
 
+@pytest.mark.long
 def test_killed_in_mid_stream(own_endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", disturbed(60, PAUSE, KILL), rows_per_file=10)  # type: ignore[arg-type]
     flow = FLOWS["acme"](source.path).build()
@@ -267,7 +285,8 @@ def test_killed_in_mid_stream(own_endpoint: LocalEndpoint, tmp_path: Path) -> No
     assert all(outcome.rows.values())
 
 
-def test_a_spark_that_ends_is_missed(own_endpoint: LocalEndpoint, tmp_path: Path) -> None:
+@pytest.mark.parametrize("resumed", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_spark_that_ends_is_missed(own_endpoint: LocalEndpoint, tmp_path: Path, resumed: bool) -> None:
     source = BoundedSource(tmp_path / "in", rows(20, seed=3))
     source.release_all()
     builder = hw.flow("bereft", locations=LOCATIONS)
@@ -280,6 +299,8 @@ def test_a_spark_that_ends_is_missed(own_endpoint: LocalEndpoint, tmp_path: Path
         with pytest.raises(Unavailable, match="Spark has ended"):
             ask()
     deployment.stop()
+    if not resumed:
+        return
     own_endpoint.restart()
     for log in (tmp_path / "run" / "checkpoints").glob("*/offsets"):
         (log / ".0.1234.tmp").touch()  # the state after a kill in the middle of its writing

@@ -79,31 +79,36 @@ flink_query.submit(settings, json.loads(sys.argv[1]))
 """
 
 
-def test_tasks_of_flink_are_beside_their_files_and_their_results() -> None:
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "at_the_end"),
+    [("routes", ("results", 1)), ("means", ("default", 5))],
+    ids=["routes", "means"],
+)
+def test_tasks_of_flink_are_beside_their_files_and_their_results(name: str, at_the_end: tuple[str, int]) -> None:
     try:
         python = flinkenv.python(flinkenv.directory(), install=False)
     except Unavailable:
         skip("PyFlink is not installed")
     inputs = {location: f"file:///in/{location}" for location in LOCATIONS}
-    for name, at_the_end in (("routes", ("results", 1)), ("means", ("default", 5))):
-        query = {"inputs": inputs, **asdict(WORKLOADS[name].flink), "results": "file:///out", "poll_ms": 200}
-        command = [str(python), "-c", _PLAN, json.dumps(query)]
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        tasks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-        kinds = {number: kind.split("[")[0].removeprefix("Source: ") for number, kind, *_ in tasks}
-        placed: dict[str, list[tuple[str, int]]] = {}
-        for number, _, group, parallelism, _ in tasks:
-            placed.setdefault(kinds[number], []).append((group, parallelism))
-        assert [placed[f"in_{location}"] for location in LOCATIONS] == [[(f"files-{at}", 1)] for at in LOCATIONS]
-        assert sorted(placed["LocalWindowAggregate"]) == [(f"files-{at}", 1) for at in LOCATIONS]
-        assert placed["GlobalWindowAggregate"] == [("default", 5)]
-        assert placed["StreamingFileWriter"] == [at_the_end]
-        # Both partial aggregates go to the whole one, and each reads one location.
-        above = {kinds[number]: sorted(kinds[one] for one in inputs_of) for number, *_, inputs_of in tasks}
-        assert above["GlobalWindowAggregate"] == ["LocalWindowAggregate"] * 2
-        assert above["LocalWindowAggregate"] == ["Calc"]
+    query = {"inputs": inputs, **asdict(WORKLOADS[name].flink), "results": "file:///out", "poll_ms": 200}
+    command = [str(python), "-c", _PLAN, json.dumps(query)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    tasks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    kinds = {number: kind.split("[")[0].removeprefix("Source: ") for number, kind, *_ in tasks}
+    placed: dict[str, list[tuple[str, int]]] = {}
+    for number, _, group, parallelism, _ in tasks:
+        placed.setdefault(kinds[number], []).append((group, parallelism))
+    assert [placed[f"in_{location}"] for location in LOCATIONS] == [[(f"files-{at}", 1)] for at in LOCATIONS]
+    assert sorted(placed["LocalWindowAggregate"]) == [(f"files-{at}", 1) for at in LOCATIONS]
+    assert placed["GlobalWindowAggregate"] == [("default", 5)]
+    assert placed["StreamingFileWriter"] == [at_the_end]
+    # Both partial aggregates go to the whole one, and each reads one location.
+    above = {kinds[number]: sorted(kinds[one] for one in inputs_of) for number, *_, inputs_of in tasks}
+    assert above["GlobalWindowAggregate"] == ["LocalWindowAggregate"] * 2
+    assert above["LocalWindowAggregate"] == ["Calc"]
 
 
 @pytest.mark.long

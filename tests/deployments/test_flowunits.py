@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import headwater as hw
 from benchmarks import pipeline
 from benchmarks.flowunits.flow import flow
@@ -14,6 +16,7 @@ from headwater.plan.build import build
 from headwater.spark.endpoint import LocalEndpoint
 
 
+@pytest.mark.long
 def test_two_bursts_come_out_as_expected(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     for location in EDGES.values():
         (tmp_path / location / "events").mkdir(parents=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ def hold(
     endpoint: LocalEndpoint,
     place: Path,
     wanted: Callable[[Dataflow], bool] = lambda flow: True,
+    ways: Iterable[str] = tuple(BY_LOCATION),
 ) -> bool:
     """Draw a dataflow and compare it, cut in each way, with its batch run; return False if it is not ``wanted``."""
     number = len(list(place.iterdir()))
@@ -58,21 +59,33 @@ def hold(
         note(f"{id_}: {flow[id_].kind} of {flow[id_].inputs} in {flow[id_].layer}: {config}")
     continuum = Continuum.from_text(CONTINUUM)
     expected = batch_result(endpoint.session(), flow, continuum)
-    for n, decide in enumerate(BY_LOCATION.values()):
+    for n, way in enumerate(ways):
         check_equivalent(
             flow,
             continuum,
             endpoint,
             place / f"{number}" / f"run{n}",
-            decision=decide(flow, continuum),
+            decision=BY_LOCATION[way](flow, continuum),
             expected=expected,
         )
     return True
 
 
-@law(200)
+@law(50)
 @given(data=st.data())
 def test_any_dataflow_can_be_planned_in_every_way(data: st.DataObject) -> None:
+    check_plans(data)
+
+
+@pytest.mark.long
+@law(500)
+@given(data=st.data())
+def test_many_dataflows_can_be_planned_in_every_way(data: st.DataObject) -> None:
+    check_plans(data)
+
+
+def check_plans(data: st.DataObject) -> None:
+    """Draw a dataflow, and plan it cut in each way."""
     flow = data.draw(dataflows("/data/{location}")).build()
     continuum = Continuum.from_text(CONTINUUM)
     for decide in BY_LOCATION.values():
@@ -84,7 +97,7 @@ def test_made_up_dataflows_equal_one_batch_run(endpoint: LocalEndpoint, tmp_path
     @law(1)
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
-        hold(data, endpoint, tmp_path)
+        hold(data, endpoint, tmp_path, ways=("a location apart",))
 
     check()
 

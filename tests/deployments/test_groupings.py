@@ -17,8 +17,7 @@ from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import PAUSE, STOP, BoundedSource, batch_result, check_equivalent
 from tests.deployments.test_event_time import BEGIN, continuum
 
-SHORT, SEEDS = (18,), 60
-"""Seeds of the short form; number of seeds of the long form."""
+SEEDS = 60
 GROUPINGS = 2
 """Groupings tried with the data and the dataflow of a seed."""
 DELAY = 60
@@ -79,13 +78,14 @@ def drawn_groups(rng: random.Random, locations: Sequence[str]) -> tuple[tuple[st
     return tuple(map(tuple, zones.values()))
 
 
-@pytest.mark.parametrize("seed", [n if n in SHORT else pytest.param(n, marks=pytest.mark.long) for n in range(SEEDS)])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_groupings_of_locations_give_one_result(seed: int, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     rng = random.Random(seed)
     locations = tuple("ABCDE"[: rng.randrange(2, 6)])
     rows, shape = drawn_rows(rng, locations), rng.random()
     expected = None
-    for number in range(1 if seed in SHORT else GROUPINGS):
+    for number in range(GROUPINGS):
         groups = drawn_groups(rng, locations)
         source = BoundedSource(tmp_path / "in" / str(number), rows, rows_per_file=15)
         flow = drawn_flow(random.Random(shape), source.path, locations)

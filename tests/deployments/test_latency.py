@@ -113,6 +113,7 @@ def follow(run: Run) -> None:
     assert [rows for _, rows in run.batches(run.cloud)] == [20, 30]
 
 
+@pytest.mark.long
 def test_a_chain_of_units(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     run = Run(tmp_path, endpoint)
     try:

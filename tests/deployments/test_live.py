@@ -85,8 +85,9 @@ def runs(place: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.parametrize("each", [pytest.param(True, marks=pytest.mark.long), False], ids=["one by one", "at once"])
 def test_changes_by_a_controller_that_is_killed(
-    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller
+    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller, each: bool
 ) -> None:
     made = rows(90, seed=8)
     source = BoundedSource(tmp_path / "in", {"L1": made["L1"], "L2": made["L2"]}, rows_per_file=10)
@@ -108,6 +109,8 @@ def test_changes_by_a_controller_that_is_killed(
         (lambda: plan("L1", least="-1001"), {"clean@E2"}),  # a location is removed, with its unread rows
         (lambda: plan("L1", least="-1001", also=True), {"out@C1"}),  # a sink is added: the unit's name changes
     ]
+    if not each:  # a location is added, a unit's code replaced and a sink added by one change
+        steps[1:] = [(lambda: plan("L1", "L2", least="-1001", also=True), {"clean@E1", "out@C1"})]
     assert controller.kills == 0
     for number, (make, restarted) in enumerate(steps):
         if number == 3:

@@ -70,7 +70,7 @@ def test_equals_one_batch_run(decision: str, embedded: bool, endpoint: LocalEndp
     assert all(outcome.rows.values())
 
 
-@pytest.mark.parametrize("table", ["with rows", "empty"])
+@pytest.mark.parametrize("table", ["with rows", pytest.param("empty", marks=pytest.mark.long)])
 def test_windows_behind_a_table_close(table: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     write_table(file := tmp_path / "machines.json")
     if table == "empty":

@@ -23,6 +23,7 @@ from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
+from tests.conftest import on_spark
 from tests.deployments.controllers import Controller, apply, running, sink_rows, story
 from tests.patience import PATIENCE
 
@@ -39,8 +40,11 @@ LIMIT = 6_000.0
 """Bytes/s into the cloud: the ballast of every row exceeds this by far, and counts by window never do."""
 
 
-def planned(path: str) -> DeploymentPlan:
-    """Plan rows sent up unfiltered, and counted in the cloud; all operators but the sink could be at the edge."""
+def planned(path: str, address: str) -> DeploymentPlan:
+    """Plan rows sent up unfiltered, and counted in the cloud; all operators but the sink could be at the edge.
+
+    ``address`` is the Spark of both zones.
+    """
     builder = hw.flow(NAME, locations=["L1"])
     rows = builder.read.json(path, SCHEMA).with_watermark("ts", "1 second").named("rows")
     counts = (
@@ -50,7 +54,7 @@ def planned(path: str) -> DeploymentPlan:
         .named("counts")
     )
     counts.select("window.end AS until", "k", "n", "most", "length").named("told").write.memory("out")
-    return build(builder.build(), CONTINUUM)
+    return build(builder.build(), on_spark(CONTINUUM, address))
 
 
 class Feed(threading.Thread):
@@ -85,7 +89,7 @@ class Feed(threading.Thread):
 
 
 @pytest.fixture
-def controller(tmp_path: Path) -> Iterator[Controller]:
+def controller(tmp_path: Path, spark_address: str) -> Iterator[Controller]:
     with running(NAME, tmp_path, seed=3) as started:
         yield started
 
@@ -114,7 +118,7 @@ def wait_until_learned(place: Path) -> None:
 
 
 def test_a_limit_that_is_broken_moves_what_can_be_moved(
-    endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
+    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller
 ) -> None:
     """Rows with ballast move to the edge to be counted when they exceed the link's capacity; no row is lost.
 
@@ -123,7 +127,7 @@ def test_a_limit_that_is_broken_moves_what_can_be_moved(
     store, feed = str(tmp_path / "store.db"), Feed(tmp_path / "in" / "L1")
     feed.start()
     try:
-        plan = planned(str(tmp_path / "in" / "{location}"))
+        plan = planned(str(tmp_path / "in" / "{location}"), spark_address)
         controller.carry_out(apply(plan, store), kill=False)
         wait_until_learned(tmp_path)
         # A busy machine is full, so the load of hosts is no limit.

@@ -50,19 +50,18 @@ BY_LOCATION = {**DECISIONS, "a location apart": apart}
 ROWS = {"flowunits": 700}
 
 
-SHORT = {("acme", "unit per operator")}
-LIKE_OTHERS = ("stateless", "windows")  # their operators are also in other dataflows
+LIKE_OTHERS = ("stateless", "keyed", "python", "flowunits", "together", "windows")
+"""Dataflows whose operators short tests elsewhere run."""
 
 
 def _cases() -> Iterator[Any]:
-    """Yield one way of each dataflow to be cut; the others are long tests."""
+    """Yield one way of each dataflow to be cut, over two edges; the others are long tests."""
     for name in FLOWS:
-        if name != "acme":
-            marks = [pytest.mark.long] if name in LIKE_OTHERS else []
-            yield pytest.param(name, "unit per layer", TWO_EDGES, id=f"{name}-two edges", marks=marks)
+        quick = "unit per operator" if name == "acme" else "unit per layer"
+        marks = [pytest.mark.long] if name in LIKE_OTHERS else []
+        yield pytest.param(name, quick, TWO_EDGES, id=f"{name}-two edges", marks=marks)
         for decision in BY_LOCATION:
-            marks = [] if (name, decision) in SHORT else [pytest.mark.long]
-            yield pytest.param(name, decision, CONTINUUM, id=f"{name}-{decision}", marks=marks)
+            yield pytest.param(name, decision, CONTINUUM, id=f"{name}-{decision}", marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize(("name", "decision", "zones"), list(_cases()))
@@ -83,7 +82,8 @@ def test_equals_one_batch_run(name: str, decision: str, zones: str, endpoint: Lo
 
 
 @pytest.mark.parametrize(
-    ("name", "strategy"), [("acme", "optimal"), pytest.param("joined", "aels", marks=pytest.mark.long)]
+    ("name", "strategy"),
+    [pytest.param(*case, marks=pytest.mark.long) for case in (("acme", "optimal"), ("joined", "aels"))],
 )
 def test_layers_that_a_strategy_chose(name: str, strategy: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(60, seed=8), rows_per_file=20)
@@ -144,6 +144,7 @@ def test_a_file_that_is_read_twice_in_one_unit_is_two_sources(endpoint: LocalEnd
     assert outcome.rows["windows"]
 
 
+@pytest.mark.long
 def test_a_join_within_a_year_counts_by_the_calendar(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     asked = [{"id": 1, "ts": "2024-02-01T00:00:00Z"}, {"id": 2, "ts": "2025-02-01T00:00:00Z"}]
     told = [{"id": 1, "ts": "2025-02-01T00:00:00Z"}, {"id": 2, "ts": "2026-02-01T00:00:01Z"}]  # 366 days; 1 s too late
@@ -161,6 +162,7 @@ def test_a_join_within_a_year_counts_by_the_calendar(endpoint: LocalEndpoint, tm
     assert sorted((row["id"], row["at"] is not None) for row in found) == [(1, True), (2, False)]
 
 
+@pytest.mark.long
 def test_a_zone_that_comes_later_is_not_late_behind_a_chain_of_units(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     made = rows(60, seed=5)
     later: dict[str, list[Any]] = {"L1": [PAUSE, *made["L1"]], "L2": made["L2"]}

@@ -92,6 +92,7 @@ def recorded(endpoint: LocalEndpoint, tmp_path_factory: pytest.TempPathFactory) 
     return Recorded(deployed, calls, batch_result(endpoint.session(), deployed.plan.dataflow, CONTINUUM))
 
 
+@pytest.mark.long
 def test_power_cuts_behind_a_publication(recorded: Recorded, endpoint: LocalEndpoint) -> None:
     """Cut it when a batch has just been published, at the edge and at the site, and nothing else survives."""
     rng = random.Random(1)
@@ -113,6 +114,7 @@ def test_power_cuts_at_any_point(recorded: Recorded, endpoint: LocalEndpoint, se
     assert [o for o in outcomes if o.end != "exact"] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "how"), [("number", "flip"), ("state", "empty"), ("state table", "flip")])
 def test_damage_is_repaired_or_named(recorded: Recorded, endpoint: LocalEndpoint, kind: str, how: str) -> None:
     assert recorded.outcome_of_damage(endpoint, kind, how, seed=1).end != "wrong"

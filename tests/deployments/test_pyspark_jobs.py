@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
@@ -186,6 +187,7 @@ JOBS = [
     strong_signals, windowed_word_count, without_duplicates, sessions, functions_over_batches, impressions_and_clicks,
     python_functions, statements,
 ]  # fmt: skip
+FEW = [windowed_word_count, impressions_and_clicks, python_functions]
 
 
 PIPELINE = """
@@ -264,14 +266,15 @@ def unnamed_sources(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(NAMED_SOURCES, "true")
 
 
+@pytest.mark.parametrize("them", [FEW, pytest.param(JOBS, marks=pytest.mark.long)], ids=["few", "all"])
 def test_jobs_give_the_rows_of_plain_spark(
-    endpoint: LocalEndpoint, active_session: SparkSession, tmp_path: Path
+    endpoint: LocalEndpoint, active_session: SparkSession, tmp_path: Path, them: Sequence[Callable[..., None]]
 ) -> None:
-    """All jobs run in one deployment; a job of ``foreachBatch`` writes its files itself."""
+    """The jobs run in one deployment; a job of ``foreachBatch`` writes its files itself."""
     write_input(tmp_path / "in")
 
     def jobs(spark: Any, path: str, out: Path) -> None:
-        for job in JOBS:
+        for job in them:
             job(spark, path, f"{out}/{job.__name__}")
         batches_of_a_query(spark, path, f"{out}/batches_of_a_query", endpoint.port)
 
@@ -282,7 +285,7 @@ def test_jobs_give_the_rows_of_plain_spark(
         "jobs", lambda spark: jobs(spark, f"{tmp_path}/in/{{location}}", tmp_path / "out"), locations=["L1", "L2"]
     )
     run_over_zones(made.build(), endpoint, tmp_path / "run")
-    for job in (*JOBS, batches_of_a_query):
+    for job in (*them, batches_of_a_query):
         expected, found = (plain.read.parquet(f"{tmp_path}/{side}/{job.__name__}") for side in ("plain", "out"))
         assert_equal(job.__name__, expected, found)
 

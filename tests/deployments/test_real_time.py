@@ -23,7 +23,7 @@ from headwater.plan.build import build, in_layers
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result
-from tests.conftest import endpoint_with, running_broker
+from tests.conftest import endpoint_with
 from tests.deployments.controllers import Controller, apply
 from tests.deployments.controllers import running as controlled
 from tests.deployments.flows import SCHEMA, rows
@@ -36,9 +36,8 @@ PARSED = "from_json(CAST(value AS string), 'id bigint, ts timestamp, k string, v
 
 
 @pytest.fixture(scope="module")
-def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    with running_broker(tmp_path_factory.mktemp("topics")) as broker:
-        yield broker
+def topics(broker: LocalBroker) -> LocalBroker:
+    return broker
 
 
 @pytest.fixture(scope="module")

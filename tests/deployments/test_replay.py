@@ -21,6 +21,7 @@ from headwater.continuum.model import Continuum
 from headwater.plan.build import build
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
+from tests.conftest import on_spark
 from tests.deployments.controllers import apply, running, sink_rows
 from tests.patience import PATIENCE
 
@@ -43,7 +44,18 @@ def agent_to_kill(place: Path, order: Path) -> Iterator[None]:
     root = str(Path(__file__).resolve().parents[2])
     with (place / "first-agent.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--dir", str(directory), "--listen", "127.0.0.1:0", "--quick", "--allow-read", f"{place}/in"],
+            [
+                *command,
+                "--dir",
+                str(directory),
+                "--listen",
+                "127.0.0.1:0",
+                "--quick",
+                "--allow-read",
+                f"{place}/in",
+                "--allow-connect",
+                "*",
+            ],
             env={**os.environ, "PYTHONPATH": root, "HEADWATER_STATE_STORE": str(place / "state")},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -68,7 +80,7 @@ def until(found: Any, what: str) -> Any:
 
 
 def test_a_corrected_record_is_in_the_sink_once(
-    endpoint: LocalEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN_ENV, "a-site-secret-for-the-tests")
     place, order, store = tmp_path.resolve(), tmp_path / "kill", str(tmp_path / "store.db")
@@ -81,7 +93,7 @@ def test_a_corrected_record_is_in_the_sink_once(
         f"{place}/in/{{location}}", "id bigint, v double", location_as="at", file_as="file", header="true"
     )
     read.where("id >= 0").select("id", "at", "v * 2 AS w", "file").write.memory("out")
-    plan = build(builder.build(), CONTINUUM)
+    plan = build(builder.build(), on_spark(CONTINUUM, spark_address))
 
     def replay(id_: str, record: str) -> Any:
         (found,) = deadletters.replay(NAME, [id_], store, records={id_: record}, home=place)

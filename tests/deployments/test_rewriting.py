@@ -14,6 +14,7 @@ from headwater.app.client import Client, PlanRequest
 from headwater.continuum.model import Continuum
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.operators import Operator
 from headwater.dataflow.stateful import Aggregate, Dedup
 from headwater.plan.build import build
 from headwater.plan.optimise import optimise
@@ -23,6 +24,7 @@ from headwater.rewrite.rules import RULES
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, check_equivalent
 from headwater.testing.compare import compare
+from headwater.testing.oracle import batch_frames
 from tests.deployments.flows import CONTINUUM, FLOWS, LOCATIONS, SCHEMA, rows
 from tests.deployments.generated import dataflows
 from tests.deployments.test_generated import law, repeated
@@ -105,11 +107,26 @@ def everywhere(rule: RewriteRule, flow: Dataflow) -> tuple[Dataflow, int]:
     return flow, times
 
 
-def same(endpoint: LocalEndpoint, one: Dataflow, expected: dict[str, Any]) -> None:
-    found = batch_result(endpoint.session(), one, ZONES)
-    assert {sink: compare(expected[sink], found[sink]) for sink in expected} == {
-        sink: compare(expected[sink], expected[sink]) for sink in expected
+def same(endpoint: LocalEndpoint, one: Dataflow, expected: dict[str, Any], before: Dataflow) -> list[str]:
+    """Compare the sinks above which a rule has changed an operator of the dataflow from before; return them."""
+    changed = [sink for sink in expected if above(one, sink) != above(before, sink)]
+    frames = batch_frames(endpoint.session(), one, ZONES)
+    found = {sink: frames[sink].toArrow() for sink in changed}
+    assert {sink: compare(expected[sink], found[sink]) for sink in changed} == {
+        sink: compare(expected[sink], expected[sink]) for sink in changed
     }
+    return changed
+
+
+def above(flow: Dataflow, sink: str) -> dict[str, Operator]:
+    """Return the operators that a sink's rows pass."""
+    found: dict[str, Operator] = {}
+    todo = [sink]
+    while todo:
+        one = flow[todo.pop()]
+        found[one.id] = one
+        todo += one.inputs
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +147,10 @@ def expected(source: BoundedSource, endpoint: LocalEndpoint) -> dict[str, Any]:
 def test_each_rule_keeps_the_result(
     rule: RewriteRule, source: BoundedSource, expected: dict[str, Any], endpoint: LocalEndpoint
 ) -> None:
-    found, times = everywhere(rule, everything(source.path))
+    flow = everything(source.path)
+    found, times = everywhere(rule, flow)
     assert times, "the rule had nothing to do"
-    same(endpoint, found, expected)
+    assert same(endpoint, found, expected, flow), "no rows pass what the rule has changed"
 
 
 @pytest.mark.long
@@ -211,8 +229,9 @@ def test_generated_dataflows_keep_their_results(
     expected = batch_result(endpoint.session(), flow, ZONES)
     found = flow
     for rule in RULES:
-        found, times = everywhere(rule, found)
+        before = found
+        found, times = everywhere(rule, before)
         if times:
-            same(endpoint, found, expected)
+            same(endpoint, found, expected, before)
     better = optimise(flow, ZONES, None, RULES)
     check_equivalent(better.dataflow, ZONES, endpoint, place / "run", decision=better.deployment, expected=expected)

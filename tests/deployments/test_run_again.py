@@ -218,6 +218,7 @@ def test_what_is_placed_otherwise_goes_on_with_its_state(
     assert differences(runs, dataflow, got, endpoint) == {}
 
 
+@pytest.mark.long
 def test_state_that_an_edit_would_lose_is_given_up_only_where_that_is_said(
     runs: Runs, source: BoundedSource, endpoint: LocalEndpoint
 ) -> None:

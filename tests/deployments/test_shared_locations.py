@@ -147,6 +147,7 @@ class World:
         return compare(expected, got) if got else Difference(len(expected), 0, ())
 
 
+@pytest.mark.long
 def test_a_zone_sends_only_what_is_read_of_its_location(
     endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller
 ) -> None:

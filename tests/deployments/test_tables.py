@@ -142,6 +142,7 @@ def upserting(source: str, url: str, table: str) -> Dataflow:
     return builder.build()
 
 
+@pytest.mark.long
 def test_postgresql_has_the_newest_row_of_each_key(postgresql: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     import psycopg
     import psycopg.sql

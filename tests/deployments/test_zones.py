@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import headwater as hw
 from headwater.continuum.model import Continuum
 from headwater.plan.build import build
@@ -35,6 +37,7 @@ def prepared(directory: Path, name: str, *, count: int, per_file: int) -> tuple[
     return build(builder.build(), Continuum.from_text(CONTINUUM)), source
 
 
+@pytest.mark.long
 def test_what_befalls_zones_loses_nothing(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     plan, source = prepared(tmp_path, "acme", count=80, per_file=10)
     with ZoneRun(plan, tmp_path / "home") as run:

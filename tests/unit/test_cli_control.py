@@ -62,16 +62,18 @@ def tiny(*places: str, above: int = 1, agg: str = "avg(v)") -> list[str]:
 
 @contextmanager
 def controller(zones: SimulatedNodes | None = None) -> Iterator[SimulatedNodes]:
-    """Run `up` with simulated zones."""
+    """Run `up` with simulated zones; it reads the store more often than a controller of real zones."""
     zones, stop = zones or SimulatedNodes(), threading.Event()
     thread = threading.Thread(target=deployments.up, kwargs={"open_node": zones.open, "stop": stop})
-    thread.start()
-    try:
-        yield zones
-    finally:
-        stop.set()
-        thread.join(20)
-        assert not thread.is_alive()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headwater.control.controller.IDLE", 0.3)
+        thread.start()
+        try:
+            yield zones
+        finally:
+            stop.set()
+            thread.join(20)
+            assert not thread.is_alive()
 
 
 def test_apply_shows_stores_and_waits() -> None:

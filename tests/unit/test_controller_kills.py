@@ -50,7 +50,7 @@ def until_killed(site: Site) -> None:
 
 
 EVERY = [pytest.param(1, marks=pytest.mark.long), 5]
-"""Calls between two kills."""
+"""Calls or writes between two kills."""
 
 
 @pytest.mark.parametrize("every", EVERY)
@@ -110,14 +110,15 @@ class Dying(Store):
             raise Killed
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("before", [True, False])
 def test_a_kill_at_every_write_ends_in_the_wanted_plan(
-    tmp_path: Path, copies: Callable[[str], Site], before: bool
+    tmp_path: Path, copies: Callable[[str], Site], before: bool, every: int
 ) -> None:
     wanted = replace(FIRST, above=1, locations=("L1", "L4"))
     point = 0
     while True:
-        point += 1
+        point += every
         site = copies(str(point))
         dying = Dying(tmp_path / str(point) / "store.db")
         dying.left, dying.before = point, before
@@ -139,12 +140,30 @@ def test_a_kill_at_every_write_ends_in_the_wanted_plan(
         healthy.close()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(versions(), min_size=2, max_size=4), st.lists(st.integers(0, 30), max_size=3), st.data())
+HISTORY = given(st.lists(versions(), min_size=2, max_size=4), st.lists(st.integers(0, 30), max_size=3), st.data())
+USUAL = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(USUAL, max_examples=8)
+@HISTORY
 def test_any_history_with_kills_and_newer_wishes(
     tmp_path_factory: pytest.TempPathFactory, history: list[Version], kills: list[int], data: st.DataObject
 ) -> None:
-    site = Site(tmp_path_factory.mktemp("site"))
+    check_history(tmp_path_factory.mktemp("site"), history, kills, data)
+
+
+@pytest.mark.long
+@settings(USUAL, max_examples=200)
+@HISTORY
+def test_many_histories_with_kills_and_newer_wishes(
+    tmp_path_factory: pytest.TempPathFactory, history: list[Version], kills: list[int], data: st.DataObject
+) -> None:
+    check_history(tmp_path_factory.mktemp("site"), history, kills, data)
+
+
+def check_history(place: Path, history: list[Version], kills: list[int], data: st.DataObject) -> None:
+    """Let controllers carry out one version after another; each kill ends one before or after a call."""
+    site = Site(place)
     everything = frozenset(u.id for v in history for u in v.plan().units)
     for version in history:
         base = site.store.active_plan("f")
@@ -176,11 +195,14 @@ def test_any_history_with_kills_and_newer_wishes(
     site.store.close()
 
 
-def test_a_unit_that_was_to_be_replaced_does_not_run_beside_the_one_that_was_to_replace_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long), 4])
+def test_a_unit_that_was_to_be_replaced_does_not_run_beside_the_one_that_was_to_replace_it(
+    tmp_path: Path, every: int
+) -> None:
     """A change that fuses units is given up at each of its steps; the next change goes back."""
     three = replace(FIRST, locations=("L1", "L2", "L4"))
     fused = replace(FIRST, locations=("L1",), windows="cloud")
-    for far in range(1, 16):
+    for far in range(every, 16, every):
         site = Site(tmp_path / str(far))
         site.check(site.apply(three), three)
         site.store.want("f", "run", fused.plan(), reset_state=frozenset({"out@C1"}))
@@ -307,6 +329,7 @@ def started_since(site: Site, first: int) -> set[str]:
     return {call.unit for call in site.zones.calls[first:] if call.name == "start"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("then", [APART, replace(APART, alarm=3)], ids=["back", "elsewhere"])
 def test_a_unit_of_a_hand_over_that_is_given_up_never_runs(apart: Callable[[str], Site], then: Version) -> None:
     """The hand-over is given up after each of its steps: units of the former plan read all rows and keep all state."""

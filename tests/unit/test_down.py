@@ -59,6 +59,7 @@ def test_all_of_it_ends_and_is_not_started_again(tmp_path: Path) -> None:
         assert not dict(_agents(home)) and deployments.down(home) == []
 
 
+@pytest.mark.long
 def test_it_says_why_not_all_of_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / ".headwater"
     monkeypatch.setattr(agents, "STOP_SECONDS", 0.2)

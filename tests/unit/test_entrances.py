@@ -277,7 +277,7 @@ def check_case(world: World, one: Asked, data: st.DataObject, edits: int) -> Non
 USUAL = settings(deadline=None, phases=NOT_SHRUNK, suppress_health_check=[HealthCheck.too_slow])
 
 
-@settings(USUAL, max_examples=16)
+@settings(USUAL, max_examples=4)
 @given(one=asked(), data=st.data())
 def test_all_entrances_give_one_plan(world: World, one: Asked, data: st.DataObject) -> None:
     check_case(world, one, data, edits=2)
@@ -418,7 +418,7 @@ def members(draw: st.DrawFn) -> list[Asked]:
     ]
 
 
-@settings(USUAL, max_examples=4)
+@settings(USUAL, max_examples=2)
 @given(them=members(), data=st.data())
 def test_all_entrances_give_one_plan_of_a_pool(world: World, them: list[Asked], data: st.DataObject) -> None:
     check_pool(world, them, data)

@@ -165,11 +165,16 @@ def test_the_process_is_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        "import sys; sys.stdout.close()",
-        "import sys; sys.stdout = None; sys.stderr = None",
         "import os; os.close(1)",
-        "import os; os.close(2)",
         "import threading, time; threading.Thread(target=time.sleep, args=(3600,), name='busy').start()",
+        *(
+            pytest.param(first, marks=pytest.mark.long)
+            for first in (
+                "import sys; sys.stdout.close()",
+                "import sys; sys.stdout = None; sys.stderr = None",
+                "import os; os.close(2)",
+            )
+        ),
     ],
 )
 def test_a_plan_is_printed_whatever_the_file_does_to_the_process(tmp_path: Path, first: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,13 @@ def constants(node: ast.AST) -> str:
     return "".join(constants(child) for child in ast.iter_child_nodes(node))
 
 
-def hints() -> Iterator[tuple[str, str]]:
-    """Yield the place and the text of every hint."""
+@cache
+def hints() -> list[tuple[str, str]]:
+    """Return the place and the text of every hint."""
+    return [*hints_in_code(), *hints_of_habits()]
+
+
+def hints_in_code() -> Iterator[tuple[str, str]]:
     for file in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             found: list[ast.expr] = []
@@ -53,12 +59,12 @@ def hints() -> Iterator[tuple[str, str]]:
             for one in found:
                 if text := constants(one).strip():
                     yield f"{file.relative_to(ROOT)}:{one.lineno}", text
+
+
+def hints_of_habits() -> Iterator[tuple[str, str]]:
     for table in (habits.STREAM, habits.GROUPED, habits.READER, habits.WRITER, habits.BUILDER):
         for name, text in table.items():
             yield f"habits, {name}", text
-
-
-HINTS = list(hints())
 
 
 OTHERS = {"option", "fit", "cast", "build", "overwrite", "save"}
@@ -72,7 +78,7 @@ def test_methods_and_functions_in_hints_exist() -> None:
         known |= set(table)
     named = [
         (place, before, name)
-        for place, text in HINTS
+        for place, text in hints()
         for before, name in re.findall(r"(?<![\w`-])((?:\w+)?\.)?([a-z_]{2,})\(", text)
     ]
     assert len(named) > 60
@@ -96,6 +102,6 @@ def test_options_and_commands_in_hints_exist() -> None:
         options[name] = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
         todo += list(getattr(command, "commands", {}).items())
     known = set().union(*options.values())
-    for place, text in HINTS:
+    for place, text in hints():
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known, place
         assert set(re.findall(r"`headwater ([a-z-]+)", text)) <= set(options), place

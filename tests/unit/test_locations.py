@@ -366,9 +366,20 @@ def histories(draw: st.DrawFn) -> list[DeploymentPlan]:
     return made
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(histories())
 def test_any_history_keeps_each_state_once(plans: list[DeploymentPlan]) -> None:
+    check_history(plans)
+
+
+@pytest.mark.long
+@settings(max_examples=300, deadline=None)
+@given(histories())
+def test_many_histories_keep_each_state_once(plans: list[DeploymentPlan]) -> None:
+    check_history(plans)
+
+
+def check_history(plans: list[DeploymentPlan]) -> None:
     """Check that the state of an operator for a location is only in the unit that reads the location's rows."""
     running = diff(None, plans[0]).wanted
     zones = SimulatedNodes()

@@ -35,6 +35,7 @@ def one_operator(*more: PlacedOperator, window: float = 0.0) -> Problem:
     return Problem(Topology(hosts, network, np.array([False, True])), Application(operators, streams))
 
 
+@pytest.mark.long
 def test_queues_are_as_the_model_says_where_its_assumptions_hold() -> None:
     problem = one_operator()
     seen = simulate(problem, (0, 0, 1), seconds=1500, seed=3)

@@ -101,10 +101,11 @@ def test_compiled_loops_find_the_same() -> None:
         assert search.cheapest(operator) == plain == HostScan(placing).cheapest(operator)
 
 
-def test_the_optimum_is_that_of_trying_everything() -> None:
+@pytest.mark.parametrize("seeds", [80, pytest.param(300, marks=pytest.mark.long)])
+def test_the_optimum_is_that_of_trying_everything(seeds: int) -> None:
     """Compare in small networks with tight hosts and links."""
     proven = infeasible = 0
-    for seed in range(300):
+    for seed in range(seeds):
         problem = mixed(seed, operators=4 + seed % 2, hosts=6, tight=seed % 2 == 0)
         least = best(problem)
         found = optimal(problem, Effort(rounds=12))
@@ -119,14 +120,15 @@ def test_the_optimum_is_that_of_trying_everything() -> None:
         if found.proven:
             assert found.latency == pytest.approx(least)
         proven += found.proven
-    assert proven + infeasible == 300
+    assert proven + infeasible == seeds
     assert infeasible
 
 
-def test_so_it_is_where_operators_list_their_hosts() -> None:
+@pytest.mark.parametrize("seeds", [40, pytest.param(150, marks=pytest.mark.long)])
+def test_so_it_is_where_operators_list_their_hosts(seeds: int) -> None:
     """Listed hosts may be weaker than others of their zone, and far from everything that is pinned."""
     infeasible = 0
-    for seed in range(150):
+    for seed in range(seeds):
         problem = listed(mixed(seed, operators=4 + seed % 2, hosts=8, tight=seed % 2 == 0), seed)
         least = best(problem)
         found = optimal(problem, Effort(rounds=12))
@@ -154,10 +156,11 @@ def listed(problem: Problem, seed: int) -> Problem:
     return replace(problem, application=Application(tuple(operators), problem.application.streams))
 
 
-def test_so_it_is_for_groups_with_several_hosts_on_a_level() -> None:
+@pytest.mark.parametrize("seeds", [20, pytest.param(80, marks=pytest.mark.long)])
+def test_so_it_is_for_groups_with_several_hosts_on_a_level(seeds: int) -> None:
     """Operators of a group may run on any of their hosts of a level, if all are on one level."""
     infeasible = 0
-    for seed in range(80):
+    for seed in range(seeds):
         problem = grouped(seed, hosts=2)
         least = best(problem)
         found = optimal(problem)

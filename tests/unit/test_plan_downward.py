@@ -191,9 +191,21 @@ def _falls(flow: Dataflow, upper: str, lower: str) -> bool:
 # ---------------------------------------------------------------- any layers
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_layers_give_a_plan_without_a_circle(data: st.DataObject) -> None:
+    check_layers(data)
+
+
+@pytest.mark.long
+@settings(max_examples=600, deadline=None)
+@given(data=st.data())
+def test_many_layers_give_plans_without_a_circle(data: st.DataObject) -> None:
+    check_layers(data)
+
+
+def check_layers(data: st.DataObject) -> None:
+    """Plan a dataflow in drawn layers with drawn cuts; check the routes of its channels."""
     name = data.draw(st.sampled_from(sorted(DOWNWARD)))
     flow = DOWNWARD[name]("/d/{location}").build()
     layers = {o: "edge" if not flow[o].inputs else data.draw(st.sampled_from(LAYERS), label=o) for o in flow.order}

@@ -48,7 +48,7 @@ def test_what_one_core_cannot_do_is_shared_before_results_are_late(begin: Begin)
     assert loop.broken <= 10
 
 
-@pytest.mark.parametrize("hours", [-1, 1])
+@pytest.mark.parametrize("hours", [-1, pytest.param(1, marks=pytest.mark.long)])
 def test_a_clock_that_is_set_delays_no_decision(begin: Begin, hours: int) -> None:
     loop = begin()
     loop.go(40)
@@ -61,6 +61,7 @@ def test_a_clock_that_is_set_delays_no_decision(begin: Begin, hours: int) -> Non
     assert loop.broken <= 10
 
 
+@pytest.mark.long
 def test_over_a_narrow_link_only_small_rows_go(begin: Begin) -> None:
     loop = begin(first_in_cloud="light")
     loop.go(40)
@@ -172,6 +173,7 @@ def test_a_change_that_makes_things_worse_is_undone_and_not_made_again(begin: Be
     assert tried.after and tried.after["verdict"] == "worse"
 
 
+@pytest.mark.long
 def test_what_is_late_all_the_same_is_not_undone_where_staying_would_have_been_worse(begin: Begin) -> None:
     """One core is not enough; two are slower than the SLO allows, and slower than just after the rates rose."""
     loop = begin(replace(CALM, max_latency=4.0))

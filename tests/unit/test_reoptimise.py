@@ -289,6 +289,7 @@ def test_the_loop_reorders_filters_when_the_data_changes(begin: Begin) -> None:
     assert [d.state for d in loop.decisions()] == ["kept", "kept"]
 
 
+@pytest.mark.long
 def test_selectivities_that_oscillate_within_noise_change_nothing(begin: Begin) -> None:
     loop = begin()
     for share in (0.45, 0.55, 0.47, 0.53, 0.45, 0.55):

@@ -120,8 +120,7 @@ def test_the_error_of_the_strategy_is_that_of_the_rewriting_by_bytes() -> None:
         optimise_placed(flow, continuum(edge=1, bandwidth="1Gbit/s"), None, RULES, PlacementRequest(strategy="fastest"))
 
 
-@settings(max_examples=40, deadline=None)
-@given(
+CASE = given(
     edge=st.floats(0.2, 8),
     bandwidth=st.sampled_from(["200kbit/s", "1Mbit/s", "10Mbit/s", "1Gbit/s"]),
     aggregate=st.floats(1e-6, 1e-3),
@@ -129,9 +128,27 @@ def test_the_error_of_the_strategy_is_that_of_the_rewriting_by_bytes() -> None:
     selectivity=st.floats(0.001, 2),
     strategy=st.sampled_from(["optimal", "aels", "local_search", "tsoo_exact"]),
 )
+
+
+@settings(max_examples=10, deadline=None)
+@CASE
 def test_no_other_set_of_the_applied_rules_costs_less(
     edge: float, bandwidth: str, aggregate: float, rate: float, selectivity: float, strategy: str
 ) -> None:
+    check_cost(edge, bandwidth, aggregate, rate, selectivity, strategy)
+
+
+@pytest.mark.long
+@settings(max_examples=200, deadline=None)
+@CASE
+def test_in_many_cases_no_other_set_of_the_applied_rules_costs_less(
+    edge: float, bandwidth: str, aggregate: float, rate: float, selectivity: float, strategy: str
+) -> None:
+    check_cost(edge, bandwidth, aggregate, rate, selectivity, strategy)
+
+
+def check_cost(edge: float, bandwidth: str, aggregate: float, rate: float, selectivity: float, strategy: str) -> None:
+    """Compare the chosen rules with each other set of them by the cost of the best placement."""
     flow, network = windows(), continuum(edge=edge, bandwidth=bandwidth)
     known = profile(flow, aggregate=aggregate, rate=rate, selectivity=selectivity)
     request = PlacementRequest(strategy=strategy)

@@ -362,9 +362,21 @@ def drawn(data: st.DataObject, plan: DeploymentPlan) -> Edit:
     )
 
 
-@settings(max_examples=60, deadline=None, phases=NOT_SHRUNK)
+@settings(max_examples=15, deadline=None, phases=NOT_SHRUNK)
 @given(st.data())
 def test_any_history_of_edits_keeps_all_state(data: st.DataObject) -> None:
+    check_history(data)
+
+
+@pytest.mark.long
+@settings(max_examples=300, deadline=None, phases=NOT_SHRUNK)
+@given(st.data())
+def test_many_histories_of_edits_keep_all_state(data: st.DataObject) -> None:
+    check_history(data)
+
+
+def check_history(data: st.DataObject) -> None:
+    """Edit a running plan several times, each time with a drawn edit."""
     running = Running()
     for _ in range(data.draw(st.integers(1, 8))):
         one = drawn(data, running.plan)

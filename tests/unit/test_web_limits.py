@@ -172,6 +172,7 @@ def of(url: str) -> int:
     return found[0].pid
 
 
+@pytest.mark.long
 def test_half_requests_stop_neither_the_controller_nor_others(tmp_path: Path) -> None:
     said: list[str] = []
     with place(tmp_path), controller(), beside(said) as url, ExitStack() as stack:

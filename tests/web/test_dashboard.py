@@ -159,6 +159,7 @@ def test_who_may_what(serve: Serve, browser: Open) -> None:
     assert observe.status("machines", server.store_url)[0].version == 1
 
 
+@pytest.mark.long
 def test_a_server_is_lost_and_comes_back(serve: Serve, browser: Open) -> None:
     server = serve()
     scene.until_runs(server.store_url, scene.apply(server.store_url, server.directory))
@@ -177,6 +178,7 @@ def test_a_server_is_lost_and_comes_back(serve: Serve, browser: Open) -> None:
     expect(unit(page, "warm@E1")).to_be_visible()
 
 
+@pytest.mark.long
 def test_without_a_store_it_says_so_and_goes_on(serve: Serve, browser: Open) -> None:
     server = serve("--idle")
     page = browser(server.url)
