@@ -1,7 +1,7 @@
 """The runs of queries that Spark reports as active, asked less often while no query moves.
 
-A request costs some milliseconds of a core on both sides. A query that begins no batch seldom fails, so while none does,
-and none has been started, the last answer counts for some seconds.
+A request costs some milliseconds of a core on both sides. A query that begins no batch seldom fails, so while none
+does, and none has been started, the last answer counts for some seconds.
 """
 
 from __future__ import annotations

@@ -54,6 +54,7 @@ class FileLog(Log):
     _journal: Journal
     _keep: Retention
     _store: SegmentStore
+    place: Path
 
     def __init__(
         self,
