@@ -108,6 +108,8 @@ class Units:
         """Specs of units that were compiled as a check, and the Spark they were compiled for."""
         self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
         self._active = ActiveRuns()
+        self._saved: dict[str, str] = {}
+        """The totals last written, by unit."""
         self.catching_up: dict[str, CatchUpQuery] = {}
         """Queries of units that repeat the batches of others, to take over from them."""
         self.warm_ups: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -606,13 +608,14 @@ class Units:
     def save(self) -> None:
         """Store the totals of all running units."""
         for work in self.all():
-            self._save_running(work)
+            self._save_running(work, if_changed=True)
 
-    def _save_running(self, work: Work) -> None:
+    def _save_running(self, work: Work, *, if_changed: bool = False) -> None:
         if work.running is not None and not work.finished:
-            self._save(work)
+            self._save(work, if_changed=if_changed)
 
-    def _save(self, work: Work) -> None:
+    def _save(self, work: Work, *, if_changed: bool = False) -> None:
+        """Store a unit's totals; ``if_changed``: not where the last ones stored since its start are the same."""
         assert work.running is not None
         state = {
             "rows_in": work.rows_in,
@@ -623,7 +626,11 @@ class Units:
             "replayed": sorted(work.replayed),
             **work.running.note(),
         }
-        write_atomically(self.layout.state(work.unit), json.dumps(state))
+        text = json.dumps(state)
+        if if_changed and self._saved.get(work.unit.id) == text:
+            return  # a write that is synced costs more than an idle query
+        write_atomically(self.layout.state(work.unit), text)
+        self._saved[work.unit.id] = text
 
 
 def query_name(spec: UnitSpec) -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from headwater.continuum.model import Host
 from headwater.query.query import Batch, Running
+from headwater.spark import hosts as hosts_module
 from headwater.spark.cores import quota, quota_of
 from headwater.spark.hosts import CpuClock, HostMeter, Meter, Process, pss_of, since
 
@@ -112,6 +113,18 @@ class Spark:
         return HOST, self
 
 
+class Clock:
+    """A clock that a test moves."""
+
+    at = 100.0
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def time(self) -> float:
+        return self.at
+
+
 def running(*batches: Batch) -> Running:
     return Running(None, batches=deque(batches))  # type: ignore[arg-type]
 
@@ -156,6 +169,33 @@ def test_a_process_that_works_is_seen() -> None:
         one.stdin.close()
     hosts.look(())
     assert hosts.progress() == ()
+
+
+def test_a_calm_spark_is_looked_at_less_often_until_there_is_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(hosts_module, "time", clock)
+    meter = Meter(HOST, Spark(processes=(os.getpid(),)))  # type: ignore[arg-type]
+
+    def looks(seconds: int, *units: Running) -> int:
+        found = 0
+        for _ in range(seconds):
+            clock.at += 1.0
+            if meter.is_due(units):
+                found += 1
+                meter.look()
+        return found
+
+    unit = running(Batch(3, 1.0, 0.1, 5))
+    unit.paid = 3
+    assert looks(59, unit) == 59, "it has just been found"
+    assert looks(50, unit) == 10
+    unit.batches.append(Batch(4, 2.0, 0.1, 5))
+    assert looks(1, unit) == 1, "its time is due to the units of the batch"
+    unit.paid = 4
+    assert looks(59, unit) == 59 and looks(50, unit) == 10
+    assert meter._endpoint.processes
+    meter._endpoint.processes = ()  # type: ignore[misc]
+    assert looks(1, unit) == 1 and meter.seen is None
 
 
 def test_of_a_spark_elsewhere_nothing_is_said() -> None:
