@@ -7,9 +7,11 @@ A Spark's core time is attributed to its units in proportion to the duration of 
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,6 +221,11 @@ class HostMeter:
 def _descent(roots: Collection[int]) -> list[psutil.Process]:
     """Return processes and all their descendants."""
     found: list[psutil.Process] = []
+    if Path("/proc/self/stat").exists():
+        for pid in descendants(roots):
+            with contextlib.suppress(psutil.Error):
+                found.append(psutil.Process(pid))
+        return found
     for root in roots:
         try:
             parent = psutil.Process(root)
@@ -226,6 +233,23 @@ def _descent(roots: Collection[int]) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def descendants(roots: Collection[int], *, proc: Path = Path("/proc")) -> list[int]:
+    """Return the ids of processes that run and of all their descendants, by one pass over the system's processes.
+
+    psutil takes about ten times as long for each root: it also reads when each process of the system began.
+    """
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    running = [int(name) for name in os.listdir(proc) if name.isdigit()]
+    for pid in running:
+        with contextlib.suppress(OSError, IndexError), open(f"{proc}/{pid}/stat", "rb") as stat:
+            # The name, in brackets, may have any characters; the parent is the second field after it.
+            children[int(stat.read().rpartition(b")")[2].split(None, 2)[1])].append(pid)
+    found = [root for root in roots if root in running]
+    for pid in found:  # grows meanwhile
+        found += children[pid]
+    return list(dict.fromkeys(found))
 
 
 def _figures(processes: Iterable[psutil.Process]) -> dict[Key, Process]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headwater.continuum.model import Host
 from headwater.query.query import Batch, Running
 from headwater.spark import hosts as hosts_module
 from headwater.spark.cores import quota, quota_of
-from headwater.spark.hosts import CpuClock, HostMeter, Meter, Process, pss_of, since
+from headwater.spark.hosts import CpuClock, HostMeter, Meter, Process, descendants, pss_of, since
 
 HOST = Host("host", "zone")
 SERVER, ZYGOTE, WORKER, OTHER = (1, 1.0), (2, 1.0), (3, 2.0), (3, 9.0)
@@ -196,6 +198,32 @@ def test_a_calm_spark_is_looked_at_less_often_until_there_is_a_batch(monkeypatch
     assert meter._endpoint.processes
     meter._endpoint.processes = ()  # type: ignore[misc]
     assert looks(1, unit) == 1 and meter.seen is None
+
+
+def test_descendants_are_those_of_the_roots_that_run(tmp_path: Path) -> None:
+    for pid, parent, name in ((1, 0, "init"), (7, 1, "java"), (8, 7, "a) R 1 (b"), (9, 8, "c"), (10, 1, "other")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} {pid} 0 0\n")
+    (tmp_path / "11").mkdir()  # it has just ended
+    (tmp_path / "meminfo").touch()
+    assert descendants([7], proc=tmp_path) == [7, 8, 9]
+    assert descendants([7, 8, 12], proc=tmp_path) == [7, 8, 9]
+    assert descendants([12], proc=tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_descendants_of_this_process_are_found() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 60 & wait"]) as child:
+        try:
+            deadline = time.monotonic() + 30
+            while len(found := descendants([os.getpid()])) < 3 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            known = [os.getpid(), *(p.pid for p in psutil.Process().children(recursive=True))]
+            assert child.pid in found and set(known) <= set(found)
+        finally:
+            for process in psutil.Process(child.pid).children():
+                process.kill()
+            child.kill()
 
 
 def test_of_a_spark_elsewhere_nothing_is_said() -> None:
