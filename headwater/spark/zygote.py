@@ -206,7 +206,7 @@ class Zygote:
             if connection is not None:
                 code = os.waitstatus_to_exitcode(status)
                 with connection, contextlib.suppress(OSError):
-                    connection.send(bytes([code & 0xFF]))
+                    connection.send(f"{code & 0xFF}\n".encode())
 
     def _end_idle(self, now: float) -> None:
         """Kill idle daemons.
