@@ -37,6 +37,10 @@ class FileWatch:
         self._watched: dict[Path, int] = {}
         """The directories of the last call that are watched, each with its watch."""
 
+    def __reduce__(self) -> tuple[type[FileWatch], tuple[()]]:
+        """Pickle it without its watches: Spark sends a source to its tasks, with all that it has."""
+        return FileWatch, ()
+
     def wait(self, directories: Collection[Path], seconds: float, *, look: float) -> None:
         """Wait until a file has appeared in one of some directories since the last call, or some seconds are over.
 

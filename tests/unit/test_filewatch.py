@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import sys
 import threading
@@ -92,6 +93,13 @@ def test_a_file_that_appears_between_two_waits_ends_the_next_one(place: Path) ->
     begun = time.monotonic()
     watch.wait([place], LONG, look=LONG)
     assert time.monotonic() - begun < LONG / 2
+    watch.close()
+
+
+def test_a_copy_in_another_process_watches_for_itself(place: Path) -> None:
+    watch = FileWatch()
+    watch.wait([place], LONG, look=0.01)
+    assert pickle.loads(pickle.dumps(watch))._watched == {}
     watch.close()
 
 

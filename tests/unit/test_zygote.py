@@ -167,12 +167,12 @@ ONCE, IN_EACH_BATCH = "pyspark.sql.worker.create_data_source", "pyspark.worker"
 
 
 @contextlib.contextmanager
-def started_daemon(place: Place, module: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def started_daemon(place: Place, sockets: Path, module: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Start a daemon of Spark's for a module; yield its stand-in, and its socket."""
     environment = {
         **os.environ,
         "PYTHON_UNIX_DOMAIN_ENABLED": "True",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(make_sockets(place.directory)),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(sockets),
     }
     with subprocess.Popen(
         [str(place.launcher), "-m", "pyspark.daemon", module],
@@ -189,7 +189,7 @@ def started_daemon(place: Place, module: str) -> Iterator[tuple[subprocess.Popen
 
 def test_a_daemon_ends_when_it_has_had_no_workers_for_a_while(place: Place) -> None:
     sockets = make_sockets(place.directory)
-    with started_daemon(place, ONCE) as (daemon, path):
+    with started_daemon(place, sockets, ONCE) as (daemon, path):
         with socket.socket(socket.AF_UNIX) as worker:  # a worker, while this connection is open
             worker.connect(path)
             time.sleep(1.5)
@@ -201,7 +201,8 @@ def test_a_daemon_ends_when_it_has_had_no_workers_for_a_while(place: Place) -> N
 
 
 def test_a_daemon_for_each_batch_outlives_those_that_start_a_query(place: Place) -> None:
-    with started_daemon(place, IN_EACH_BATCH) as (kept, _), started_daemon(place, ONCE) as (once, _):
+    sockets = make_sockets(place.directory)
+    with started_daemon(place, sockets, IN_EACH_BATCH) as (kept, _), started_daemon(place, sockets, ONCE) as (once, _):
         assert until(lambda: once.poll() is not None)
         time.sleep(1.0)
         assert kept.poll() is None
