@@ -26,7 +26,7 @@ FIRST_BYTES, WORTH_BYTES = 4 * 1024, 16 * 1024
 arrives measures the link."""
 
 SIGN_OF_LIFE = 2.0
-"""Seconds between two messages of a stream that has nothing to send. Each takes a millisecond of a core on either side."""
+"""Seconds between two messages of a stream that has nothing to send. Each takes up to a millisecond of a core."""
 TRIP_SECONDS = 2.0
 """A request that takes longer does not measure the delay: it has waited behind data."""
 
