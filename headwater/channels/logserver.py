@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import threading
 import time
@@ -222,7 +223,7 @@ def _follow(
         )
     moved = time.monotonic()
     deadline = moved + seconds
-    spoken = 0.0
+    spoken = -math.inf
     while time.monotonic() < deadline and not closing.is_set():
         if seq < log.earliest():
             seq, piece, offset = log.earliest(), 0, 0
@@ -243,7 +244,7 @@ def _follow(
             if time.monotonic() >= deadline or closing.is_set():
                 break
         moved = time.monotonic()
-        spoken = 0.0  # send a keep-alive at once: the next entry has not waited here
+        spoken = -math.inf  # send a keep-alive at once: the next entry has not waited here
 
 
 def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[RelayMessage]:
