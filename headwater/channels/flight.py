@@ -25,8 +25,7 @@ FIRST_BYTES, WORTH_BYTES = 4 * 1024, 16 * 1024
 """Size of the very first chunk, and the least size of a segment that has one. The time until the next chunk
 arrives measures the link."""
 
-SIGN_OF_LIFE = 2.0
-"""Seconds between two messages of a stream that has nothing to send. Each takes up to a millisecond of a core."""
+SIGN_OF_LIFE = 1.0
 TRIP_SECONDS = 2.0
 """A request that takes longer does not measure the delay: it has waited behind data."""
 

@@ -1,4 +1,4 @@
-"""Messages of a followed log, in few bytes: an idle channel sends one every two seconds, a busy one one for each entry.
+"""Messages of a followed log, in few bytes: an idle channel sends one each second, and a busy one one for each entry.
 
 A message is the metadata of a record batch without columns: Arrow would describe columns in some hundred bytes. Entries
 are JSON, compressed with a sample of an entry as a dictionary, so that the names of their fields cost nothing.

@@ -3,7 +3,7 @@
 A consumer in another zone *follows* a log: one stream carries entries and the bytes of their
 segments as they are stored (compressed, with their checksums), as soon as they are
 published, and resumes anywhere, also in the middle of a segment. A keep-alive is sent as soon
-as there is nothing more to send, and then every two seconds. A stream ends by itself after a while,
+as there is nothing more to send, and then every second. A stream ends by itself after a while,
 so that none outlives its reader for long.
 """
 

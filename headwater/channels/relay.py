@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_SILENCE = 3 * SIGN_OF_LIFE
+_SILENCE = 5 * SIGN_OF_LIFE
 """Seconds without a message after which the link counts as down."""
 
 _ACKNOWLEDGE = 0.5  # seconds between two acknowledgements
