@@ -60,6 +60,7 @@ class Waiter:
         self.watch.wake()
         self._thread.join(LONG)
         assert not self._thread.is_alive()
+        self.watch.close()
 
 
 @pytest.fixture
