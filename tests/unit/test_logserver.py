@@ -68,10 +68,13 @@ def test_a_stream_sends_an_entry_when_it_is_published(log: FileLog, service: Log
         assert stream.next().items == (None,), "nothing follows for now"
 
 
-def test_the_streams_of_a_service_end_with_it(service: LogService) -> None:
+def test_the_streams_of_a_service_end_with_it(log: FileLog, service: LogService) -> None:
     streams = [Stream(service), Stream(service)]
     for stream in streams:
         assert stream.next().items == (None,)
+    log.append(pa.table({"id": [1]}), epoch=1, batch=0)
+    for stream in streams:  # behind the first wait, which returns at once
+        assert stream.next().entry is not None and stream.next().items == (None,)
     service.close()
     for stream in streams:
         stream.thread.join(PATIENCE)
