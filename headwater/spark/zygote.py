@@ -67,7 +67,7 @@ _IN_EACH_BATCH = (
 )
 """Modules whose daemons Spark needs in each batch of a query, beside those it needs once to start the query."""
 KEPT = 1800.0
-"""Seconds after which one of these ends. A query's first batch after that waits for three, 70 ms each on a busy machine."""
+"""Seconds after which one of these ends. A first batch after that waits for three, 70 ms each on a busy machine."""
 _LONG = 0.005
 """Duration of a garbage collection, in seconds, from which the surviving objects are frozen."""
 
