@@ -48,6 +48,7 @@ _T = TypeVar("_T")
 _POLL = 0.02  # seconds between two checks for a new entry that the system does not report
 _IDLE_POLL = 0.1  # the same, for a log that has been silent for ``_IDLE`` seconds
 _IDLE = 2.0
+_LEAST = 0.001  # seconds of a wait
 
 
 class LogService:
@@ -234,7 +235,8 @@ def _follow(
                 spoken = now
                 yield _message()
             look = _IDLE_POLL if now - moved > _IDLE else _POLL
-            watch.wait([log.place], min(spoken + SIGN_OF_LIFE, deadline) - now, look=look)
+            left = max(_LEAST, min(spoken + SIGN_OF_LIFE, deadline) - now)
+            watch.wait([log.place], left, look=look)
             continue
         for entry in log.entries(seq, log.latest()):
             if entry.seq != seq:
