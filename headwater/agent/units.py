@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headwater.agent.activeruns import ActiveRuns, stages_of
 from headwater.agent.catchupquery import CatchUpQuery
 from headwater.agent.heldoutput import publish_held
 from headwater.agent.resuming import continue_reads, resume, set_state_format
@@ -35,6 +36,7 @@ from headwater.disk.catchup import end_catch_up
 from headwater.disk.checkpoint import (
     begin_run,
     committed_watermark,
+    newest_batch,
     positions,
 )
 from headwater.disk.durable import read_note, write_atomically
@@ -105,6 +107,9 @@ class Units:
         self._ready: dict[str, tuple[UnitSpec, str, CompiledUnit]] = {}
         """Specs of units that were compiled as a check, and the Spark they were compiled for."""
         self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
+        self._active = ActiveRuns()
+        self._saved: dict[str, str] = {}
+        """The totals last written, by unit."""
         self.catching_up: dict[str, CatchUpQuery] = {}
         """Queries of units that repeat the batches of others, to take over from them."""
         self.warm_ups: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -253,7 +258,7 @@ class Units:
 
     def _begin(self, spec: UnitSpec, compiled: CompiledUnit, checkpoint: Path, *, catches_up: bool = False) -> Running:
         """Start a query from a unit's checkpoint."""
-        passed = committed_watermark(checkpoint)
+        passed, before = committed_watermark(checkpoint), newest_batch(checkpoint / "commits")
         name, trigger = query_name(spec), self.settings.trigger
         self.layout.pace(spec.unit).unlink(missing_ok=True)
         paced = catches_up or (compiled.one_channel and not isinstance(compiled.spark_sink, RealTimeKafkaSink))
@@ -311,6 +316,8 @@ class Units:
             real_time=real_time,
             slots=needed,
             paced=paced,
+            checkpoint=checkpoint,
+            before=before,
         )
 
     def _checked_files(self, spec: UnitSpec) -> CheckedFiles | None:
@@ -346,8 +353,9 @@ class Units:
         set_ending(self.layout.pace(work.unit), ending=False)
         set_draining(self.layout.pace(work.unit), draining=False)
         # An idle query may make no further batch that would show its positions.
-        reached = positions(self.layout.checkpoint(work.unit))
-        work.running = Running.resumed(query, saved, self._explain(work.spec), reached=reached)
+        checkpoint = self.layout.checkpoint(work.unit)
+        reached, explain = positions(checkpoint), self._explain(work.spec)
+        work.running = Running.resumed(query, saved, explain, reached=reached, checkpoint=checkpoint)
         return True
 
     def end_catch_up(self, spec: UnitSpec) -> None:
@@ -560,11 +568,19 @@ class Units:
                 raise
 
     def active_runs(self) -> Collection[str]:
-        """Return the run ids of all active queries, by one request; nothing if Spark does not answer."""
-        if not self.endpoint.alive or not any(work.running is not None for work in self.all()):
+        """Return the run ids of all active queries, by one request; nothing if Spark does not answer.
+
+        Where no query moves, the answer is that of the last request for some seconds.
+        """
+        running = [work.running for work in self.all() if work.running is not None]
+        if not self.endpoint.alive or not running:
             return ()
-        try:
+
+        def ask() -> Collection[str]:
             return {str(query.runId) for query in self.endpoint.session().streams.active}
+
+        try:
+            return self._active.now(ask, stages_of(running))
         except Exception:  # the callers then ask each query, and explain its error
             return ()
 
@@ -597,13 +613,14 @@ class Units:
     def save(self) -> None:
         """Store the totals of all running units."""
         for work in self.all():
-            self._save_running(work)
+            self._save_running(work, if_changed=True)
 
-    def _save_running(self, work: Work) -> None:
+    def _save_running(self, work: Work, *, if_changed: bool = False) -> None:
         if work.running is not None and not work.finished:
-            self._save(work)
+            self._save(work, if_changed=if_changed)
 
-    def _save(self, work: Work) -> None:
+    def _save(self, work: Work, *, if_changed: bool = False) -> None:
+        """Store a unit's totals; ``if_changed``: not where the last ones stored since its start are the same."""
         assert work.running is not None
         state = {
             "rows_in": work.rows_in,
@@ -614,7 +631,11 @@ class Units:
             "replayed": sorted(work.replayed),
             **work.running.note(),
         }
-        write_atomically(self.layout.state(work.unit), json.dumps(state))
+        text = json.dumps(state)
+        if if_changed and self._saved.get(work.unit.id) == text:
+            return  # a write that is synced costs more than an idle query
+        write_atomically(self.layout.state(work.unit), text)
+        self._saved[work.unit.id] = text
 
 
 def query_name(spec: UnitSpec) -> str:

@@ -23,7 +23,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,6 +171,18 @@ class Members:
         """Return the least seconds between two looks for new entries."""
         return max((self._logs[writer].look_s for writer in self.active()), default=0.0)
 
+    def places(self, also: Iterable[str]) -> list[Path] | None:
+        """Return the directories in which new entries appear; None where some do elsewhere.
+
+        ``also``: writers that were removed and are still read, beside those listed now.
+        """
+        found = []
+        for writer in {*self.active(), *also}:
+            if (log := self._logs.get(writer)) is None or log.place is None:
+                return None
+            found.append(log.place)
+        return found
+
     def spec(self, writer: str) -> str:
         """Return the description of a writer's log, as JSON."""
         return self._specs[writer]
@@ -254,7 +266,12 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return repeated
         if self._pace is None:
             return self._next_end(start, limit)
-        return self._pace.next_end(start, lambda: self._next_end(start, limit), self._members.look_s())
+        return self._pace.next_end(
+            start,
+            lambda: self._next_end(start, limit),
+            self._members.look_s(),
+            lambda: self._members.places(_read(start)),
+        )
 
     def _next_end(self, start: Offset, limit: ReadLimit) -> Offset:
         at = _read(start)

@@ -54,6 +54,7 @@ class FileLog(Log):
     _journal: Journal
     _keep: Retention
     _store: SegmentStore
+    place: Path
 
     def __init__(
         self,
@@ -68,9 +69,10 @@ class FileLog(Log):
     ) -> None:
         self.path = Path(path)
         self._staging = self.path / "staging"
+        self.place = self.path / "log"
         super().__init__(
             where=str(self.path),
-            journal=Journal(self.path / "log", scratch=self._staging, fsync=fsync),
+            journal=Journal(self.place, scratch=self._staging, fsync=fsync),
             keep=Retention(self.path),
             store=SegmentStore(self.path, on_corrupt=on_corrupt, fsync=fsync),
             limits=limits,

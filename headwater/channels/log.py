@@ -38,6 +38,8 @@ class Log(LogView):
     """Compression of written segments; read ones carry theirs. ``segments.FOR_LINK`` suits those that cross a link."""
     look_s = 0.0
     """Least seconds between two looks of a waiting reader for new entries."""
+    place: Path | None = None
+    """The directory in which each new entry appears as a file; None where entries are kept elsewhere."""
     bytes_per_s: float | None = None
     """Speed of that link; None: unknown."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import threading
 import time
@@ -39,13 +40,15 @@ from headwater.channels.followed import Bytes, RelayMessage
 from headwater.channels.wire import Action, Caller, TokenCheck, parsed, sending_errors
 from headwater.core.address import PLAIN, TLS
 from headwater.core.errors import ChannelError, DeploymentError
+from headwater.disk.filewatch import FileWatch
 from headwater.tracing.spans import call
 
 _T = TypeVar("_T")
 
-_POLL = 0.02  # seconds between two checks for a new entry
+_POLL = 0.02  # seconds between two checks for a new entry that the system does not report
 _IDLE_POLL = 0.1  # the same, for a log that has been silent for ``_IDLE`` seconds
 _IDLE = 2.0
+_LEAST = 0.001  # seconds of a wait
 
 
 class LogService:
@@ -53,12 +56,16 @@ class LogService:
 
     def __init__(self, find: Callable[[str], FileLog], actions: Mapping[str, Action] | None = None) -> None:
         self._closing = threading.Event()
+        self._watches: set[FileWatch] = set()
+        """Those of the open streams."""
         self._find = find
         self._actions = dict(actions or {})
 
     def close(self) -> None:
         """End the open streams."""
         self._closing.set()
+        for watch in tuple(self._watches):
+            watch.wake()
 
     def answer(self, action: str, body: dict[str, Any]) -> Any:
         """Answer a request."""
@@ -85,7 +92,16 @@ class LogService:
         """Yield the messages of a followed log, each as the metadata of a batch without columns."""
         seconds = min(float(body.get("seconds", FOLLOW_SECONDS)), FOLLOW_SECONDS)
         position = (int(body["follow"]), int(body.get("piece", 0)), int(body.get("offset", 0)))
-        return _packed(_follow(self._log(body), *position, seconds, self._closing))
+        return _packed(self._followed(self._log(body), *position, seconds))
+
+    def _followed(self, log: FileLog, seq: int, piece: int, offset: int, seconds: float) -> Iterator[RelayMessage]:
+        watch = FileWatch()
+        self._watches.add(watch)
+        try:
+            yield from _follow(log, seq, piece, offset, seconds, self._closing, watch)
+        finally:
+            self._watches.discard(watch)
+            watch.close()
 
     def _log(self, body: Mapping[str, Any]) -> FileLog:
         name = body.get("log")
@@ -197,7 +213,7 @@ def _message(*, floor: Floor | None = None, part: Bytes | None = None, entry: En
 
 
 def _follow(
-    log: FileLog, seq: int, piece: int, offset: int, seconds: float, closing: threading.Event
+    log: FileLog, seq: int, piece: int, offset: int, seconds: float, closing: threading.Event, watch: FileWatch
 ) -> Iterator[RelayMessage]:
     """Yield entries from ``seq`` on; the first one only from segment ``piece``, byte ``offset`` on."""
     if seq > log.latest():
@@ -208,7 +224,7 @@ def _follow(
         )
     moved = time.monotonic()
     deadline = moved + seconds
-    spoken = 0.0
+    spoken = -math.inf
     while time.monotonic() < deadline and not closing.is_set():
         if seq < log.earliest():
             seq, piece, offset = log.earliest(), 0, 0
@@ -218,7 +234,9 @@ def _follow(
             if now - spoken >= SIGN_OF_LIFE:
                 spoken = now
                 yield _message()
-            time.sleep(_IDLE_POLL if now - moved > _IDLE else _POLL)
+            look = _IDLE_POLL if now - moved > _IDLE else _POLL
+            left = max(_LEAST, min(spoken + SIGN_OF_LIFE, deadline) - now)
+            watch.wait([log.place], left, look=look)
             continue
         for entry in log.entries(seq, log.latest()):
             if entry.seq != seq:
@@ -228,7 +246,7 @@ def _follow(
             if time.monotonic() >= deadline or closing.is_set():
                 break
         moved = time.monotonic()
-        spoken = 0.0  # send a keep-alive at once: the next entry has not waited here
+        spoken = -math.inf  # send a keep-alive at once: the next entry has not waited here
 
 
 def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[RelayMessage]:

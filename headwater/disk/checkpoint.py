@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import secrets
 import shutil
@@ -94,7 +95,10 @@ def clear(checkpoint: Path) -> None:
 
 def newest_batch(log: Path) -> int:
     """Return the newest batch in a checkpoint's log of offsets or commits; -1 for none."""
-    return max((int(f.name) for f in log.glob("[0-9]*") if f.name.isdigit()), default=-1)
+    try:
+        return max((int(name) for name in os.listdir(log) if name.isdigit()), default=-1)
+    except FileNotFoundError:
+        return -1
 
 
 def cut_off(checkpoint: Path) -> bool:

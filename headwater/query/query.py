@@ -98,6 +98,10 @@ class Running:
     """Whether its source waits for the begin of each batch, instead of Spark; see ``disk.pace``."""
     latency: Latency | None = None
     """Age of the records of the newest batch with records in real-time mode, as they were read."""
+    checkpoint: Path | None = None
+    """Its checkpoint, which tells whether there is a batch to observe; None: Spark is asked each time."""
+    before: int = -1
+    """The newest batch that was committed when the query started."""
     _scanned: int = 0
     _looked: float = 0.0
     _looking: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -131,12 +135,14 @@ class Running:
         explain: Callable[[str, str], RuntimeFailure] = translated,
         *,
         reached: Mapping[str, int] = MappingProxyType({}),
+        checkpoint: Path | None = None,
     ) -> Running:
         """Adopt a running query, with the totals of its last note and the positions that it has ``reached``."""
         return cls(
             query,
             explain=explain,
             reached=reached,
+            checkpoint=checkpoint,
             scans=int(note.get("scans", 1)),
             last_batch=int(note.get("batch", -1)),
             paid=int(note.get("batch", -1)),
@@ -169,11 +175,22 @@ class Running:
             self.observe()
 
     def observe(self) -> None:
-        """Add the batches since the last call; concurrent calls count each batch once."""
+        """Add the batches since the last call; concurrent calls count each batch once.
+
+        Spark is not asked where no batch was committed since: its answer has some kilobytes for each kept batch.
+        """
         with self._looking:
             self._looked = time.monotonic()
+            if self._is_observed():
+                return
             for progress in self.query.recentProgress:
                 self._take_batch(progress)
+
+    def _is_observed(self) -> bool:
+        """Return whether every committed batch is observed. Spark reports a batch shortly after its commit."""
+        if self.checkpoint is None or self.real_time:
+            return False
+        return newest_batch(self.checkpoint / "commits") <= max(self.last_batch, self.before)
 
     def _take_batch(self, progress: Mapping[str, Any]) -> None:
         batch = int(progress["batchId"])

@@ -60,6 +60,14 @@ _MOST = 1 << 22  # bytes of a request
 _SERVER_URL = "SPARK_CONNECT_LOCAL_URL"
 IDLE = 60.0
 """Seconds after which a daemon without workers ends."""
+_IN_EACH_BATCH = (
+    "pyspark.worker",
+    "pyspark.sql.worker.write_into_data_source",
+    "pyspark.sql.streaming.python_streaming_sink_runner",
+)
+"""Modules whose daemons Spark needs in each batch of a query, beside those it needs once to start the query."""
+KEPT = 1800.0
+"""Seconds after which one of these ends. A first batch after that waits for three, 70 ms each on a busy machine."""
 _LONG = 0.005
 """Duration of a garbage collection, in seconds, from which the surviving objects are frozen."""
 
@@ -82,8 +90,8 @@ def write_launcher(directory: Path) -> Path:
 class Zygote:
     """Serve requests until the Spark server is gone."""
 
-    def __init__(self, directory: Path, server: int, idle: float) -> None:
-        self._idle_seconds = idle
+    def __init__(self, directory: Path, server: int, idle: float, kept: float) -> None:
+        self._idle_seconds, self._kept_seconds = idle, kept
         os.chdir(directory)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(SOCKET)
@@ -102,6 +110,8 @@ class Zygote:
         """By process: the connection that waits for its end."""
         self._idle: dict[int, _Idle | None] = {}
         """Spark's daemons; for those without workers, since when."""
+        self._kept: set[int] = set()
+        """Those that Spark needs in each batch."""
         self._ended: dict[int, list[Path]] = {}
         """Daemons that were killed here, until they are gone, with the sockets they leave."""
 
@@ -145,6 +155,8 @@ class Zygote:
             self._waiting[pid] = connection
             if request["argv"][1:2] == ["pyspark.daemon"]:
                 self._idle[pid] = None
+                if request["argv"][2:3] and request["argv"][2] in _IN_EACH_BATCH:
+                    self._kept.add(pid)
         except (OSError, ValueError) as error:
             print(f"zygote: {error}", file=sys.stderr, flush=True)
             connection.close()
@@ -188,12 +200,13 @@ class Zygote:
                 return
             connection = self._waiting.pop(pid, None)
             self._idle.pop(pid, None)
+            self._kept.discard(pid)
             for left in self._ended.pop(pid, ()):
                 left.unlink(missing_ok=True)
             if connection is not None:
                 code = os.waitstatus_to_exitcode(status)
                 with connection, contextlib.suppress(OSError):
-                    connection.send(bytes([code & 0xFF]))
+                    connection.send(f"{code & 0xFF}\n".encode())
 
     def _end_idle(self, now: float) -> None:
         """Kill idle daemons.
@@ -209,7 +222,7 @@ class Zygote:
                 self._idle[pid] = None
             elif idle is None or idle.files != files:
                 self._idle[pid] = _Idle(now, files)
-            elif now - idle.since > self._idle_seconds:
+            elif now - idle.since > (self._kept_seconds if pid in self._kept else self._idle_seconds):
                 # A stopped daemon cannot accept a request during the check; its end resets a waiting
                 # request, which Spark then repeats.
                 os.kill(pid, signal.SIGSTOP)
@@ -322,12 +335,13 @@ class _Frozen:
 
 
 def main() -> int:
-    """Serve: ``python -m headwater.spark.zygote DIRECTORY SERVER_PID [IDLE_SECONDS]``."""
+    """Serve: ``python -m headwater.spark.zygote DIRECTORY SERVER_PID [IDLE_SECONDS [KEPT_SECONDS]]``."""
     directory, server = Path(sys.argv[1]), int(sys.argv[2])
     idle = float(sys.argv[3]) if len(sys.argv) > 3 else IDLE
+    kept = float(sys.argv[4]) if len(sys.argv) > 4 else KEPT
     try:
         preload()
-        Zygote(directory, server, idle).serve()
+        Zygote(directory, server, idle, kept).serve()
     except ProcessLookupError:
         return 0  # the server is gone already
     return 0

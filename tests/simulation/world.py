@@ -41,6 +41,7 @@ from headwater.control.controller import Controller
 from headwater.control.executor import Executor
 from headwater.control.store import Store
 from headwater.core.errors import Unavailable
+from headwater.disk import filewatch as filewatch_module
 from headwater.disk.settings import UnitSettings
 from headwater.plan.model import DeploymentPlan
 from headwater.query import query as query_module
@@ -157,6 +158,7 @@ def _simulated(kernel: Kernel, disk: Disk, network: Network) -> Iterator[None]:
         (relays_module, "Wire", SimulatedWire),
         (agents_module, "Wire", SimulatedWire),
         (agent_module, "HostMeter", NoMeter),
+        (filewatch_module, "_inotify", lambda: None),
         (tables, "SYNCHRONOUS", "OFF"),
         (tables, "open_engine", _one_engine),
     ]

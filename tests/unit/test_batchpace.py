@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -30,17 +30,30 @@ class Time:
             self.at.pop(moment)()
 
 
+class Waits:
+    """Waits that end when something happens, as the system reports new files; ``told`` has their arguments."""
+
+    def __init__(self, clock: Time) -> None:
+        self._clock, self.told = clock, list[tuple[list[Path], float]]()
+
+    def wait(self, directories: Collection[Path], seconds: float, *, look: float) -> None:
+        self.told.append((list(directories), seconds))
+        ends = self._clock.now + seconds
+        self._clock.sleep(min([ends, *self._clock.at]) - self._clock.now)
+
+
 class Source:
     """A source with one channel; ``looks`` counts how often it was asked for its newest entry."""
 
-    def __init__(self, file: Path) -> None:
-        self.pace, self.newest, self.looks = BatchPace(file), 0, 0
+    def __init__(self, file: Path, waits: Waits | None = None) -> None:
+        self.pace, self.newest, self.looks = BatchPace(file, waits), 0, 0
+        self.places = None if waits is None else [file.parent / "log"]
 
     def come(self) -> None:
         self.newest += 1
 
     def next_end(self, start: int, look: float = 0.0) -> int:
-        return self.pace.next_end({"x@E1": start}, self._plan, look)["x@E1"]
+        return self.pace.next_end({"x@E1": start}, self._plan, look, lambda: self.places)["x@E1"]
 
     def _plan(self) -> dict[str, int]:
         self.looks += 1
@@ -141,3 +154,41 @@ def test_spark_times_the_batches_where_there_is_no_file(file: Path, clock: Time)
     file.unlink()
     source.come()
     assert source.next_end(0) == 1 and source.next_end(1) == 1 and clock.now == 1000.0
+
+
+def test_a_source_whose_input_is_reported_looks_only_when_something_is_due(file: Path, clock: Time) -> None:
+    waits = Waits(clock)
+    source = Source(file, waits)
+    source.come()
+    assert source.next_end(0) == 1
+    assert source.next_end(1) == 1 and clock.now == pytest.approx(1012.0), "after the time for a late entry"
+    assert source.looks <= 3, "at the end of the interval, and of that time"
+    looks, told, begun = source.looks, len(waits.told), clock.now
+    assert source.next_end(1) == 1 and clock.now == pytest.approx(begun + 1.0)
+    assert source.looks - looks == 2 and len(waits.told) - told == 1
+    assert waits.told[-1][0] == [file.parent, file.parent / "log"], "the pace changes in the first one"
+    clock.at[clock.now + 0.4] = source.come
+    begun = clock.now
+    assert source.next_end(1) == 2 and clock.now == pytest.approx(begun + 0.4, abs=1e-6)
+
+
+def test_shortly_after_input_a_source_looks_for_a_batch_without_a_new_entry(file: Path, clock: Time) -> None:
+    write_pace(file, Pace(seconds=0.5, on_arrival=True))
+    waits = Waits(clock)
+    source = Source(file, waits)
+    source.come()
+    assert source.next_end(0) == 1 and source.next_end(1) == 1
+    begun = clock.now
+    source.places = [file.parent / "log"]
+    clock.at[begun + 10.0] = source.come
+    assert source.next_end(1) == 1 and clock.now == pytest.approx(begun + 1.0, abs=0.06)
+    assert max(seconds for _, seconds in waits.told[-5:]) <= 0.05
+
+
+def test_a_query_that_waits_for_files_is_ended_by_one(file: Path, clock: Time) -> None:
+    waits = Waits(clock)
+    source = Source(file, waits)
+    source.come()
+    assert source.next_end(0) == 1
+    clock.at[1003.0] = lambda: set_ending(file, ending=True)
+    assert source.next_end(1) == 1 and clock.now == 1003.0 and source.looks == 1

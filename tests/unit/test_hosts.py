@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headwater.continuum.model import Host
 from headwater.query.query import Batch, Running
+from headwater.spark import hosts as hosts_module
 from headwater.spark.cores import quota, quota_of
-from headwater.spark.hosts import CpuClock, HostMeter, Meter, Process, pss_of, since
+from headwater.spark.hosts import CpuClock, HostMeter, Meter, Process, descendants, pss_of, since
 
 HOST = Host("host", "zone")
 SERVER, ZYGOTE, WORKER, OTHER = (1, 1.0), (2, 1.0), (3, 2.0), (3, 9.0)
@@ -112,6 +115,18 @@ class Spark:
         return HOST, self
 
 
+class Clock:
+    """A clock that a test moves."""
+
+    at = 100.0
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def time(self) -> float:
+        return self.at
+
+
 def running(*batches: Batch) -> Running:
     return Running(None, batches=deque(batches))  # type: ignore[arg-type]
 
@@ -156,6 +171,59 @@ def test_a_process_that_works_is_seen() -> None:
         one.stdin.close()
     hosts.look(())
     assert hosts.progress() == ()
+
+
+def test_a_calm_spark_is_looked_at_less_often_until_there_is_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(hosts_module, "time", clock)
+    meter = Meter(HOST, Spark(processes=(os.getpid(),)))  # type: ignore[arg-type]
+
+    def looks(seconds: int, *units: Running) -> int:
+        found = 0
+        for _ in range(seconds):
+            clock.at += 1.0
+            if meter.is_due(units):
+                found += 1
+                meter.look()
+        return found
+
+    unit = running(Batch(3, 1.0, 0.1, 5))
+    unit.paid = 3
+    assert looks(59, unit) == 59, "it has just been found"
+    assert looks(50, unit) == 10
+    unit.batches.append(Batch(4, 2.0, 0.1, 5))
+    assert looks(1, unit) == 1, "its time is due to the units of the batch"
+    unit.paid = 4
+    assert looks(59, unit) == 59 and looks(50, unit) == 10
+    assert meter._endpoint.processes
+    meter._endpoint.processes = ()  # type: ignore[misc]
+    assert looks(1, unit) == 1 and meter.seen is None
+
+
+def test_descendants_are_those_of_the_roots_that_run(tmp_path: Path) -> None:
+    for pid, parent, name in ((1, 0, "init"), (7, 1, "java"), (8, 7, "a) R 1 (b"), (9, 8, "c"), (10, 1, "other")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} {pid} 0 0\n")
+    (tmp_path / "11").mkdir()  # it has just ended
+    (tmp_path / "meminfo").touch()
+    assert descendants([7], proc=tmp_path) == [7, 8, 9]
+    assert descendants([7, 8, 12], proc=tmp_path) == [7, 8, 9]
+    assert descendants([12], proc=tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_descendants_of_this_process_are_found() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 60 & wait"]) as child:
+        try:
+            deadline = time.monotonic() + 30
+            while len(found := descendants([os.getpid()])) < 3 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            known = [os.getpid(), *(p.pid for p in psutil.Process().children(recursive=True))]
+            assert child.pid in found and set(known) <= set(found)
+        finally:
+            for process in psutil.Process(child.pid).children():
+                process.kill()
+            child.kill()
 
 
 def test_of_a_spark_elsewhere_nothing_is_said() -> None:

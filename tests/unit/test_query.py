@@ -86,6 +86,31 @@ def test_a_query_is_looked_at_before_spark_forgets() -> None:
     assert running.last_batch == 3
 
 
+def test_spark_is_asked_for_batches_only_where_some_were_committed(tmp_path: Path) -> None:
+    commits = tmp_path / "commits"
+    commits.mkdir()
+    (commits / "4").touch()
+    query = Query()
+    running = Running(query, checkpoint=tmp_path, before=4)  # type: ignore[arg-type]
+    query.recentProgress.append(told(5, 1))
+    running.observe()
+    assert running.last_batch == -1, "no batch was committed since its start"
+    (commits / "5").touch()
+    running.observe()
+    assert running.last_batch == 5
+    (commits / "6").touch()
+    running.observe()  # Spark reports a batch a moment after its commit
+    query.recentProgress.append(told(6, 1))
+    running.observe()
+    assert running.last_batch == 6
+    query.recentProgress.append(told(7, 1))
+    running.observe()
+    assert running.last_batch == 6
+    running.real_time = 5.0
+    running.observe()
+    assert running.last_batch == 7, "in real-time mode the commit comes at the end of a long batch"
+
+
 def test_only_the_newest_batches_are_kept() -> None:
     query = Query([told(n, 1) for n in range(BATCHES + 7)])
     running = Running(query)  # type: ignore[arg-type]

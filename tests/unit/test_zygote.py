@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -162,21 +163,33 @@ def test_bears_requests_that_are_none(place: Place, sent: bytes) -> None:
     assert json.loads(out)["argv"] == ["after"]
 
 
-def test_a_daemon_ends_when_it_has_had_no_workers_for_a_while(place: Place) -> None:
-    sockets = make_sockets(place.directory)
+ONCE, IN_EACH_BATCH = "pyspark.sql.worker.create_data_source", "pyspark.worker"
+
+
+@contextlib.contextmanager
+def started_daemon(place: Place, sockets: Path, module: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Start a daemon of Spark's for a module; yield its stand-in, and its socket."""
     environment = {
         **os.environ,
         "PYTHON_UNIX_DOMAIN_ENABLED": "True",
         "PYTHON_WORKER_FACTORY_SOCK_DIR": str(sockets),
     }
     with subprocess.Popen(
-        [str(place.launcher), "-m", "pyspark.daemon", "pyspark.worker"],
+        [str(place.launcher), "-m", "pyspark.daemon", module],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as daemon:
         assert daemon.stdout is not None
-        path = daemon.stdout.read(int.from_bytes(daemon.stdout.read(4), "big")).decode()
+        try:
+            yield daemon, daemon.stdout.read(int.from_bytes(daemon.stdout.read(4), "big")).decode()
+        finally:
+            daemon.terminate()
+
+
+def test_a_daemon_ends_when_it_has_had_no_workers_for_a_while(place: Place) -> None:
+    sockets = make_sockets(place.directory)
+    with started_daemon(place, sockets, ONCE) as (daemon, path):
         with socket.socket(socket.AF_UNIX) as worker:  # a worker, while this connection is open
             worker.connect(path)
             time.sleep(1.5)
@@ -187,10 +200,19 @@ def test_a_daemon_ends_when_it_has_had_no_workers_for_a_while(place: Place) -> N
     assert not sockets.exists()
 
 
+def test_a_daemon_for_each_batch_outlives_those_that_start_a_query(place: Place) -> None:
+    sockets = make_sockets(place.directory)
+    with started_daemon(place, sockets, IN_EACH_BATCH) as (kept, _), started_daemon(place, sockets, ONCE) as (once, _):
+        assert until(lambda: once.poll() is not None)
+        time.sleep(1.0)
+        assert kept.poll() is None
+    remove_sockets(place.directory)
+
+
 def test_a_killed_daemon_is_not_examined_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "60"]) as daemon:
         killed = zygote.Zygote.__new__(zygote.Zygote)
-        killed._idle_seconds, killed._idle, killed._ended = 1.0, {daemon.pid: None}, {}
+        killed._idle_seconds, killed._idle, killed._ended, killed._kept = 1.0, {daemon.pid: None}, {}, set()
         sockets = iter([[Path("a.sock")], []])  # while it ends, it closes its sockets
         monkeypatch.setattr(zygote, "_idle_files", lambda pid: 5)
         monkeypatch.setattr(zygote, "_sockets", lambda pid: next(sockets))
