@@ -216,10 +216,10 @@ def test_descendants_of_this_process_are_found() -> None:
     with subprocess.Popen(["sh", "-c", "sleep 60 & wait"]) as child:
         try:
             deadline = time.monotonic() + 30
-            while len(found := descendants([os.getpid()])) < 3 and time.monotonic() < deadline:
+            while not (own := psutil.Process(child.pid).children()) and time.monotonic() < deadline:
                 time.sleep(0.05)
-            known = [os.getpid(), *(p.pid for p in psutil.Process().children(recursive=True))]
-            assert child.pid in found and set(known) <= set(found)
+            assert own and {os.getpid(), child.pid, own[0].pid} <= set(descendants([os.getpid()]))
+            assert set(descendants([child.pid])) == {child.pid, own[0].pid}
         finally:
             for process in psutil.Process(child.pid).children():
                 process.kill()
