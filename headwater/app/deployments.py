@@ -152,7 +152,7 @@ def follow(
     stop: threading.Event | None = None,
     observe: Callable[[Status], None] = lambda status: None,
     say: Callable[[str], None] = lambda text: None,
-    every: float = 0.5,
+    every: float = 0.25,
 ) -> Status | None:
     """Follow a version until all its units run; return the last status, None when ``stop`` was set before.
 

@@ -61,7 +61,12 @@ _LOG = logging.getLogger(__name__)
 TRY_SECONDS = 120.0
 """Seconds after which a warm-up ahead of a decision is abandoned."""
 IDLE = 1.0  # seconds between two reads of a store without work
+LOOK = 0.4  # seconds between two looks for new desired states
 WATCHED = 1.0  # seconds between two polls of deployments that have an SLO or an open decision
+PROVING, PROVING_SECONDS = 0.3, 30.0
+"""Seconds between two polls of a deployment that has just changed, and for how long it is polled so often."""
+PROVING_SHARE = 0.2
+"""Share of a core that these polls may use."""
 WIDTH = 32  # deployments that are advanced at once, besides those whose step has lasted longer than SLOW
 _BRIEF = 0.2  # seconds: a shorter wait does not hand the deployment's thread back
 POLLING = 0.02
@@ -125,8 +130,8 @@ class Controller:
         self._drift = DriftRepair(store, self._ports)
         self._all_due = 0.0
         """When all nodes are polled next."""
-        self._just_ended: set[str] = set()
-        """Deployments of which a change has ended since the last poll."""
+        self._proving: dict[str, float] = {}
+        """Deployments of which a change has ended, and that have units without a first batch; until when they count."""
         self._changed = threading.Event()
 
     def _stamp(self) -> Stamp:
@@ -303,7 +308,7 @@ class Controller:
     def _hand_out(self) -> float:
         """Hand every due deployment to a thread; return the seconds until the next one is due."""
         acting, now = self._acting, time.monotonic()
-        pending, waits = self._store.pending(), [IDLE]
+        pending, waits = self._store.pending(), [LOOK]
         # Those not handed out yet come first: a new change does not wait for the steps of others.
         for name, version in sorted(pending.items(), key=lambda item: acting.due.get(item[0], 0.0)):
             with acting.woken:
@@ -523,7 +528,7 @@ class Controller:
         unit_statuses = self._store.unit_statuses(name)
         base = self._store.deployment(name).active_plan
         self._poller.moved(name)
-        self._just_ended.add(name)
+        self._proving[name] = time.monotonic() + PROVING_SECONDS
         match change.goal:
             case "run":
                 assert change.plan is not None
@@ -609,20 +614,25 @@ class Controller:
     def poll(self) -> float:
         """Poll the nodes and store their reports; return the seconds until the next poll.
 
-        Deployments with an SLO or an open decision are polled more often. The more nodes there are, the less often all
-        of them are polled.
+        Deployments with an SLO or an open decision are polled more often, and so are those that have just changed,
+        until each of their units has done a batch: users wait for it. The more nodes there are, the less often all of
+        them are polled.
         """
         self._changed.clear()
-        now, ended = time.monotonic(), set(self._just_ended)
-        self._just_ended -= ended
+        now, ended = time.monotonic(), dict(self._proving)
         watched = self._watched()
-        if now >= self._all_due or not watched | ended:
+        if now >= self._all_due or not watched | ended.keys():
             self._poller.poll()
             self._all_due = now + max(self._poll, self._poller.seconds / POLLING)
         else:
-            self._poller.poll(watched | ended)
-        left = max(0.0, self._all_due - time.monotonic())
-        return min(WATCHED, self._poll, left) if watched else left
+            self._poller.poll(watched | ended.keys())
+        for name, until in ended.items():
+            if (now >= until or self._poller.is_proven(name)) and self._proving.get(name) == until:
+                del self._proving[name]
+        left, wait = max(0.0, self._all_due - time.monotonic()), math.inf
+        if self._proving:
+            wait = max(PROVING, self._poller.seconds / PROVING_SHARE)
+        return min(wait, WATCHED if watched else left, self._poll, left)
 
     def _watched(self) -> set[str]:
         """Name the deployments that have an SLO or an open decision."""

@@ -78,6 +78,14 @@ class Poller:
         since = time.monotonic() - seconds
         return {name for name, one in list(self._deployed.items()) if one.changed >= since}
 
+    def is_proven(self, name: str) -> bool:
+        """Return whether all nodes of a deployment have been asked, and no unit is still to do its first batch."""
+        one = self._deployed.get(name)
+        if one is None:
+            return True  # it is gone
+        told = [said.progress for said in one.said.values() if said.error is None]
+        return one.said.keys() >= one.nodes.keys() and not any(u.unproven for p in told if p for u in p.units)
+
     def _known(self) -> Mapping[str, _Deployed]:
         names = self._store.with_units()
         for gone in self._deployed.keys() - names:

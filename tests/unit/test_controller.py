@@ -15,7 +15,7 @@ import pytest
 import headwater as hw
 from headwater.adapt.slo import SLO
 from headwater.control import poller, tables
-from headwater.control.controller import WATCHED, Controller, holder_label
+from headwater.control.controller import PROVING, PROVING_SECONDS, WATCHED, Controller, holder_label
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.core.metrics import UnitProgress
 from headwater.plan.build import build, in_layers
@@ -226,6 +226,33 @@ def test_each_poll_keeps_a_sample_of_the_zones_that_answered(site: Site) -> None
     site.store.want("f", "stop")
     site.settle()
     assert site.controller.poll() == usual  # nothing runs
+
+
+def test_a_deployment_that_has_just_changed_is_polled_until_its_units_have_done_a_batch(site: Site) -> None:
+    site.controller._poll = 500.0
+    begins = {"AD@S1"}
+    site.zones.seen = lambda unit: replace(unit, unproven=unit.unit in begins)
+    site.apply(FIRST)
+    site.settle()
+    assert [site.controller.poll() for _ in range(3)] == [PROVING] * 3
+    shown = {u.unit for r in site.store.reports("f") if r.progress for u in r.progress.units if u.unproven}
+    assert shown == begins
+    begins.clear()
+    assert site.controller.poll() > PROVING
+    assert not any(u.unproven for r in site.store.reports("f") if r.progress for u in r.progress.units)
+
+
+def test_a_deployment_that_never_begins_is_polled_often_for_a_while_only(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.controller._poll = 500.0
+    site.zones.seen = lambda unit: replace(unit, unproven=True)
+    site.apply(FIRST)
+    site.settle()
+    assert site.controller.poll() == PROVING
+    began = time.monotonic()
+    monkeypatch.setattr("headwater.control.controller.time.monotonic", lambda: began + PROVING_SECONDS + 1.0)
+    assert site.controller.poll() > PROVING
 
 
 def test_what_is_no_news_is_stored_now_and_then(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
