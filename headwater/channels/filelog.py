@@ -27,7 +27,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from headwater.channels.base import ChannelLimits, OnCorrupt
 from headwater.channels.entry import Entry, Floor
@@ -171,9 +171,9 @@ class FileLog(Log):
         if self._journal.publish(entry.seq, entry.to_record()):
             self._store.promote(entry.segments)
 
-    def segment_file(self, segment: Segment) -> Path | None:
-        """Return the file of a segment; None when it is lost or has no rows."""
-        return self._store.find(segment)
+    def file_of(self, segment: Segment) -> BinaryIO | None:
+        """Open the file of a segment; None when it is lost or has no rows."""
+        return self._store.open(segment)
 
     # -- reading -------------------------------------------------------------------------------
 

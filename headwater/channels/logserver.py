@@ -17,8 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -255,21 +254,22 @@ def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[Rela
     for number, segment in enumerate(entry.segments):
         if number < piece:
             continue
-        path = log.segment_file(segment)
-        for part in () if path is None else _parts(path, number, offset if number == piece else 0):
-            if held is not None:
-                yield _message(part=held)
-            held = part
+        if (source := log.file_of(segment)) is None:
+            continue
+        with source:
+            for part in _parts(source, number, offset if number == piece else 0):
+                if held is not None:
+                    yield _message(part=held)
+                held = part
     yield _message(part=held, entry=entry)
 
 
-def _parts(path: Path, piece: int, offset: int) -> Iterator[Bytes]:
-    with open(path, "rb") as source:
-        left = source.seek(0, os.SEEK_END) - source.seek(offset)
-        sizes = _sizes(left)
-        while data := source.read(next(sizes)):
-            yield Bytes(piece, offset, data)
-            offset += len(data)
+def _parts(source: BinaryIO, piece: int, offset: int) -> Iterator[Bytes]:
+    left = source.seek(0, os.SEEK_END) - source.seek(offset)
+    sizes = _sizes(left)
+    while data := source.read(next(sizes)):
+        yield Bytes(piece, offset, data)
+        offset += len(data)
 
 
 def _sizes(left: int) -> Iterator[int]:

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from headwater.channels.base import OnCorrupt
 from headwater.channels.segments import CorruptSegment, Segment, read_segment
@@ -52,13 +52,15 @@ class SegmentStore:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._staging / str(segment.file), self._data / str(segment.file))
 
-    def find(self, segment: Segment) -> Path | None:
-        """Return a segment's file; None when it is missing."""
+    def open(self, segment: Segment) -> BinaryIO | None:
+        """Open a segment's file; None when it is missing."""
         if segment.file is None:
             return None
         # data again at last: it may move from staging in between
-        places = (self._data, self._staging, self._data)
-        return next((p / segment.file for p in places if (p / segment.file).exists()), None)
+        for directory in (self._data, self._staging, self._data):
+            with contextlib.suppress(FileNotFoundError):
+                return (directory / segment.file).open("rb")
+        return None
 
     def discard(self, segments: Sequence[Segment]) -> None:
         """Delete the segments of an abandoned attempt."""

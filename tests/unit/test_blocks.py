@@ -247,7 +247,13 @@ def some(first: int) -> pa.Table:
 
 def files_of(log: FileLog) -> list[Path]:
     """Return the segment files of a log, oldest first."""
-    return [path for entry in log.entries(0, log.latest()) for s in entry.segments if (path := log.segment_file(s))]
+    found = []
+    for entry in log.entries(0, log.latest()):
+        for segment in entry.segments:
+            if (source := log.file_of(segment)) is not None:
+                with source:
+                    found.append(Path(source.name))
+    return found
 
 
 def test_a_log_may_hold_both_formats(tmp_path: Path) -> None:
