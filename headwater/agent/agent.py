@@ -304,8 +304,8 @@ class Agent:
     def _preflight(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Raise the reason why a unit's state cannot be saved."""
         with deployed.acting(spec) as units:
-            if not (body.get("batches_only") is True and statetransfer.note_batches(units, spec, self._state_store())):
-                statetransfer.preflight(units, spec, self._state_store())
+            batches_only = body.get("batches_only") is True
+            statetransfer.preflight(units, spec, self._state_store(), batches_only=batches_only)
 
     def _save(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> dict[str, int]:
         """Save a stopped unit's state where other nodes find it; return its size."""

@@ -21,7 +21,7 @@ from headwater.disk.catchup import CatchUpRecord, read_catch_up, write_catch_up
 from headwater.disk.checkpoint import clear, newest_batch
 from headwater.disk.syncing import sync_checkpoint
 from headwater.plan.spec import UnitSpec
-from headwater.state.savedstate import Saved, recent, stood_at
+from headwater.state.savedstate import Saved, batch_ends, stood_at
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE = 5.0  # seconds without a finished batch after which the saved state is loaded instead
@@ -55,7 +55,7 @@ def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Cal
     while (done := newest_batch(checkpoint / "commits")) < early.newest and time.monotonic() < deadline:
         time.sleep(_LOOK)
     in_progress = max(early.recent, default=-1) > early.newest
-    return max(early.newest - done, query.cold(done, in_progress=in_progress))
+    return max(early.newest - done, query.left(done, in_progress=in_progress))
 
 
 def take_over(units: Units, spec: UnitSpec, source: str, saved: Saved) -> bool:
@@ -122,7 +122,7 @@ def _joins(units: Units, spec: UnitSpec, found: CatchUpRecord, saved: Saved) -> 
         return False
     if not known.issuperset(range(done + 1, saved.newest + 1)):
         return False
-    repeated = recent(checkpoint, newest_batch(checkpoint / "offsets"))
+    repeated = batch_ends(checkpoint, newest_batch(checkpoint / "offsets"))
     return all(_same(repeated[n], ends) for n, ends in saved.recent.items() if n > found.begun and n in repeated)
 
 

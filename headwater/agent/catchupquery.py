@@ -43,11 +43,11 @@ class CatchUpQuery:
         """Why it does not run; None while it does, or is being started."""
         return self._error or (self._running.failure(self._unit) if self._running is not None else None)
 
-    def cold(self, done: int, *, in_progress: bool = True) -> int:
+    def left(self, done: int, *, in_progress: bool = True) -> int:
         """Return how many batches it should still repeat after ``done``; none where no more of them come.
 
-        ``in_progress``: the other unit is doing the batch after ``done``, which it will not begin when it is stopped.
-        So this is the time to stop it: else it may begin one of which this query learns late.
+        ``in_progress``: the other unit is doing a batch that this query knows already. It should be stopped then:
+        between two batches it may begin one of which this query learns late.
         """
         now = time.monotonic()
         if self._running is None or done != self._done:

@@ -32,17 +32,21 @@ _ARRIVAL = 2.0  # seconds to wait for entries that are on their way
 _LOOK = 0.02
 
 
-def preflight(units: Units, spec: UnitSpec, store: StateStore) -> None:
+def preflight(units: Units, spec: UnitSpec, store: StateStore, *, batches_only: bool = False) -> None:
     """Raise the reason why a unit's state cannot be saved; save a first copy while it runs.
 
-    RocksDB's files do not change, so after the stop only new files are saved.
+    RocksDB's files do not change, so after the stop only new files are saved. ``batches_only``: where a copy is recent,
+    note only the batches that the unit has planned since.
     """
+    name, checkpoint = _stored(spec, spec.unit.checkpoint), units.layout.checkpoint(spec.unit)
+    if batches_only and put_batches(checkpoint, name, store):
+        return
     store.check()
     if left := sorted(units.channels.retired(spec.unit)):
         raise Unavailable(
             f"still reads {', '.join(left)}, which end", where=f"unit {spec.id}", hint="wait until it has"
         )
-    kept, checkpoint = kept_state(spec.flow, spec.unit), units.layout.checkpoint(spec.unit)
+    kept = kept_state(spec.flow, spec.unit)
     if newest_batch(checkpoint / "commits") < 0:
         waiting = [c.id for c in spec.inputs if units.channels.log(spec, c).latest() > 0]
         if kept and (waiting or newest_batch(checkpoint / "offsets") >= 0):
@@ -57,14 +61,8 @@ def preflight(units: Units, spec: UnitSpec, store: StateStore) -> None:
             where=f"unit {spec.id}",
             hint="report this as a defect; nothing was changed",
         )
-    name = _stored(spec, spec.unit.checkpoint)
     _leave_receipt(units.layout, spec.unit, store, name)
     put_early(checkpoint, name, store)
-
-
-def note_batches(units: Units, spec: UnitSpec, store: StateStore) -> bool:
-    """Note the batches that a running unit has planned since its preflight; return whether this is enough."""
-    return put_batches(units.layout.checkpoint(spec.unit), _stored(spec, spec.unit.checkpoint), store)
 
 
 def save(units: Units, spec: UnitSpec, store: StateStore, sinks: Sequence[str] = ()) -> tuple[Saved, int]:

@@ -258,7 +258,7 @@ class NodeTasks:
         # One that was stopped is still here where its totals could not be saved, on a full disk.
         runs = query is not None and not query.stopped and query.failure(spec.id) is None
         if work is not None and runs and incarnation(work.unit) == incarnation(unit):
-            units.hurry(spec, draining=False)
+            units.set_draining(spec, draining=False)
             units.update_inputs(spec)
             return
         self._stop(spec.id)
@@ -355,7 +355,7 @@ class NodeTasks:
             key = (spec.id, spec.digest)
             if key not in self._goals:
                 self._goals[key] = {c.id: self._latest(units, spec, c) for c in spec.inputs}
-                units.hurry(spec, draining=True)
+                units.set_draining(spec, draining=True)
             work.running.observe()
             if not all(work.has_read(c, units.channels.log(spec, c), self._goals[key][c.id]) for c in spec.inputs):
                 return False

@@ -41,7 +41,7 @@ from headwater.disk.checkpoint import (
 )
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import REPLAYED, Layout, sink_directory
-from headwater.disk.pace import Pace, set_draining, set_ending, write_pace
+from headwater.disk.pace import Pace, change_pace, write_pace
 from headwater.disk.repair import examine, repair
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import tag_of
@@ -350,8 +350,7 @@ class Units:
             return False
         work.controlled = bool(saved.get("controlled"))
         work.replayed = frozenset(saved.get("replayed", ()))
-        set_ending(self.layout.pace(work.unit), ending=False)
-        set_draining(self.layout.pace(work.unit), draining=False)
+        change_pace(self.layout.pace(work.unit), ending=False, draining=False)
         # An idle query may make no further batch that would show its positions.
         checkpoint = self.layout.checkpoint(work.unit)
         reached, explain = positions(checkpoint), self._explain(work.spec)
@@ -376,11 +375,11 @@ class Units:
     def _wait_no_longer(self, unit: Unit) -> None:
         """Let the sources of a query that is to be stopped wait for nothing, and begin no batch."""
         end_catch_up(self.layout.catch_up(unit))
-        set_ending(self.layout.pace(unit), ending=True)
+        change_pace(self.layout.pace(unit), ending=True)
 
-    def hurry(self, spec: UnitSpec, *, draining: bool) -> None:
+    def set_draining(self, spec: UnitSpec, *, draining: bool) -> None:
         """Let a unit's query read its input as fast as it can while others wait for it, or keep its interval again."""
-        set_draining(self.layout.pace(spec.unit), draining=draining)
+        change_pace(self.layout.pace(spec.unit), draining=draining)
 
     def is_outdated(self, work: Work) -> bool:
         """Return whether a running query is to be started again.

@@ -171,7 +171,7 @@ class FileLog(Log):
         if self._journal.publish(entry.seq, entry.to_record()):
             self._store.promote(entry.segments)
 
-    def file_of(self, segment: Segment) -> BinaryIO | None:
+    def open_published(self, segment: Segment) -> BinaryIO | None:
         """Open the file of a segment; None when it is lost or has no rows."""
         return self._store.open(segment)
 

@@ -254,7 +254,7 @@ def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[Rela
     for number, segment in enumerate(entry.segments):
         if number < piece:
             continue
-        if (source := log.file_of(segment)) is None:
+        if (source := log.open_published(segment)) is None:
             continue
         with source:
             for part in _parts(source, number, offset if number == piece else 0):

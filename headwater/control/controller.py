@@ -131,7 +131,7 @@ class Controller:
         self._all_due = 0.0
         """When all nodes are polled next."""
         self._proving: dict[str, float] = {}
-        """Deployments of which a change has ended, and that have units without a first batch; until when they count."""
+        """Deployments of which a change has ended, until each of their units has done a batch; until when at most."""
         self._changed = threading.Event()
 
     def _stamp(self) -> Stamp:
@@ -528,7 +528,7 @@ class Controller:
         unit_statuses = self._store.unit_statuses(name)
         base = self._store.deployment(name).active_plan
         self._poller.moved(name)
-        self._proving[name] = time.monotonic() + PROVING_SECONDS
+        self._proving[name] = time.monotonic() + (PROVING_SECONDS if change.goal == "run" else 0.0)
         match change.goal:
             case "run":
                 assert change.plan is not None

@@ -82,7 +82,7 @@ class Poller:
         """Return whether all nodes of a deployment have been asked, and no unit is still to do its first batch."""
         one = self._deployed.get(name)
         if one is None:
-            return True  # it is gone
+            return False  # it has changed since it was polled, or is gone
         told = [said.progress for said in one.said.values() if said.error is None]
         return one.said.keys() >= one.nodes.keys() and not any(u.unproven for p in told if p for u in p.units)
 

@@ -38,15 +38,11 @@ def write_pace(file: Path, pace: Pace) -> None:
     write_atomically(file, json.dumps(asdict(pace)), fsync=False)
 
 
-def set_ending(file: Path, *, ending: bool) -> None:
-    """Let a query begin no further batch, so that it can be stopped at once, or let it go on after all."""
-    found = read_pace(file)
-    if found is not None and found.ending != ending:
-        write_pace(file, replace(found, ending=ending))
-
-
-def set_draining(file: Path, *, draining: bool) -> None:
-    """Let a query begin its batches as soon as there is input, or keep the interval again."""
-    found = read_pace(file)
-    if found is not None and found.draining != draining:
-        write_pace(file, replace(found, draining=draining))
+def change_pace(file: Path, *, ending: bool | None = None, draining: bool | None = None) -> None:
+    """Change what is given, where there is a file: whether the query is about to be stopped, and whether it drains."""
+    if (found := read_pace(file)) is None:
+        return
+    changes = {"ending": ending, "draining": draining}
+    changed = replace(found, **{name: value for name, value in changes.items() if value is not None})
+    if changed != found:
+        write_pace(file, changed)

@@ -123,7 +123,7 @@ class Meter:
         """The last sample; None where the Spark is not on this machine, or does not run."""
 
     def is_due(self, units: Iterable[Running]) -> bool:
-        """Return whether to take a sample: at each new batch of a unit, and seldom where there was none for long."""
+        """Return whether to take a sample: at each call, but seldom where no unit has had a batch for long."""
         now = time.monotonic()
         if any(unit.batches and unit.batches[-1].id > unit.paid for unit in units):
             self._worked = now

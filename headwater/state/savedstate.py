@@ -206,7 +206,7 @@ def describe(
         )
     if done < 0:
         return Saved(outputs=dict(outputs), rows_in=rows_in, late_rows=late_rows), {}
-    saved, files = _as_of(checkpoint, done)
+    saved, files = _as_of(checkpoint, done, done)
     return replace(saved, outputs=dict(outputs), rows_in=rows_in, late_rows=late_rows), files
 
 
@@ -222,10 +222,10 @@ def put_early(checkpoint: Path, name: str, store: StateStore) -> Saved | None:
         planned = _announced(checkpoint, done)
         # Meanwhile the query may continue and delete this version.
         with contextlib.suppress(FileNotFoundError, Unavailable):
-            saved, files = _as_of(checkpoint, done)
+            saved, files = _as_of(checkpoint, done, planned)
             files = {p: f for p, f in files.items() if p.startswith("state/")}
             store.put(name, files)
-            saved = replace(saved, files=tuple(files), recent=recent(checkpoint, planned))
+            saved = replace(saved, files=tuple(files))
             store.note(name, saved, early=True)
             return saved
     return None
@@ -241,7 +241,7 @@ def put_batches(checkpoint: Path, name: str, store: StateStore) -> bool:
     early, done = store.saved(name, early=True), newest_batch(checkpoint / "commits")
     if not 0 <= early.batch <= done <= early.batch + _OLD:
         return False
-    known = recent(checkpoint, _announced(checkpoint, done))
+    known = batch_ends(checkpoint, _announced(checkpoint, done))
     store.note(name, replace(early, ended=done, recent=known), early=True)
     return True
 
@@ -254,12 +254,12 @@ def _announced(checkpoint: Path, done: int) -> int:
     return planned
 
 
-def _as_of(checkpoint: Path, done: int) -> tuple[Saved, dict[str, Path]]:
-    """Describe a checkpoint as of a batch, and list its files."""
+def _as_of(checkpoint: Path, done: int, planned: int) -> tuple[Saved, dict[str, Path]]:
+    """Describe a checkpoint as of a batch, with the positions of batches up to a planned one, and list its files."""
     files = {str(f.relative_to(checkpoint)): f for f in _files(checkpoint, done + 1)}
     saved = stood_at(checkpoint, done)
     size = sum(f.stat().st_size for f in files.values())
-    return replace(saved, recent=recent(checkpoint, done), files=tuple(files), bytes=size), files
+    return replace(saved, recent=batch_ends(checkpoint, planned), files=tuple(files), bytes=size), files
 
 
 def stood_at(checkpoint: Path, done: int) -> Saved:
@@ -283,7 +283,7 @@ def stood_at(checkpoint: Path, done: int) -> Saved:
     )
 
 
-def recent(checkpoint: Path, newest: int) -> dict[int, dict[str, str]]:
+def batch_ends(checkpoint: Path, newest: int) -> dict[int, dict[str, str]]:
     """Return the offsets of each batch up to one that the checkpoint has kept."""
     found = {}
     for file in (checkpoint / "offsets").glob("[0-9]*"):

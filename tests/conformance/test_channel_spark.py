@@ -22,7 +22,7 @@ from headwater.channels.open import open_log
 from headwater.channels.segments import Segment
 from headwater.connectors.filewriter import FileSinkWriter
 from headwater.core.errors import ChannelError
-from headwater.disk.pace import Pace, set_ending, write_pace
+from headwater.disk.pace import Pace, change_pace, write_pace
 from headwater.spark.broker import LocalBroker
 
 from .conftest import KINDS, ids, spec_of, table
@@ -433,7 +433,7 @@ def test_a_query_whose_source_waits_for_its_batches_can_be_stopped_meanwhile(spa
             a.append(table([batch]), epoch=1, batch=batch)
             wait(query, lambda count=batch + 1: out.stats().rows == count)  # type: ignore[misc]
     finally:
-        set_ending(pace, ending=True)
+        change_pace(pace, ending=True)
         query.stop()
     a.append(table([3]), epoch=1, batch=3)
     query = started(24 * 3600.0)  # the first batch comes at once, and the next one tomorrow
@@ -441,7 +441,7 @@ def test_a_query_whose_source_waits_for_its_batches_can_be_stopped_meanwhile(spa
         wait(query, lambda: out.stats().rows == 4)
         wait(query, lambda: "Getting offsets" in str(query.status["message"]))
     finally:
-        set_ending(pace, ending=True)
+        change_pace(pace, ending=True)
         query.stop()
     assert ids(out) == [0, 1, 2, 3] and not query.isActive and query.exception() is None
 

@@ -9,7 +9,7 @@ import pytest
 
 from headwater.channels import batchpace
 from headwater.channels.batchpace import BatchPace
-from headwater.disk.pace import Pace, set_draining, set_ending, write_pace
+from headwater.disk.pace import Pace, change_pace, write_pace
 
 
 class Time:
@@ -118,21 +118,21 @@ def test_a_batch_without_rows_may_follow_and_then_the_source_waits_long(file: Pa
 def test_a_query_that_is_to_end_begins_no_batch(file: Path, clock: Time) -> None:
     source = after_a_batch(file)
     source.come()
-    clock.at[1003.0] = lambda: set_ending(file, ending=True)
+    clock.at[1003.0] = lambda: change_pace(file, ending=True)
     assert source.next_end(1) == 1 and clock.now == pytest.approx(1003.0, abs=0.06)
     assert source.next_end(1) == 1 and source.looks == 1
-    set_ending(file, ending=False)
+    change_pace(file, ending=False)
     assert source.next_end(1) == 2 and clock.now == pytest.approx(1010.0, abs=0.06)
 
 
 def test_a_query_for_which_others_wait_begins_its_batches_at_once(file: Path, clock: Time) -> None:
     source = after_a_batch(file)
-    set_draining(file, draining=True)
+    change_pace(file, draining=True)
     source.come()
     assert source.next_end(1) == 2 and clock.now == pytest.approx(1000.0, abs=0.02)
     clock.at[1001.0] = source.come
     assert source.next_end(2) == 3 and clock.now == pytest.approx(1001.0, abs=0.06)
-    set_draining(file, draining=False)
+    change_pace(file, draining=False)
     source.come()
     assert source.next_end(3) == 4 and clock.now == pytest.approx(1011.0, abs=0.06)
 
@@ -190,5 +190,5 @@ def test_a_query_that_waits_for_files_is_ended_by_one(file: Path, clock: Time) -
     source = Source(file, waits)
     source.come()
     assert source.next_end(0) == 1
-    clock.at[1003.0] = lambda: set_ending(file, ending=True)
+    clock.at[1003.0] = lambda: change_pace(file, ending=True)
     assert source.next_end(1) == 1 and clock.now == 1003.0 and source.looks == 1

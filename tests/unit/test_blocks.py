@@ -250,7 +250,7 @@ def files_of(log: FileLog) -> list[Path]:
     found = []
     for entry in log.entries(0, log.latest()):
         for segment in entry.segments:
-            if (source := log.file_of(segment)) is not None:
+            if (source := log.open_published(segment)) is not None:
                 with source:
                     found.append(Path(source.name))
     return found

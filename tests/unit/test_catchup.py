@@ -222,17 +222,17 @@ def test_a_query_is_cold_until_it_has_repeated_two_batches_or_none_comes(monkeyp
 
     query = CatchUpQuery("u@C1", start, begun=7)
     clock[0] = 100.0
-    assert query.cold(7) == 2, "as long as it is being started, nothing is given up"
+    assert query.left(7) == 2, "as long as it is being started, nothing is given up"
     may_start.set()
     query._thread.join(PATIENCE)
-    assert [query.cold(7), query.cold(8), query.cold(9), query.cold(10)] == [2, 1, 0, 0]
+    assert [query.left(7), query.left(8), query.left(9), query.left(10)] == [2, 1, 0, 0]
     query = CatchUpQuery("u@C1", start, begun=7)
     query._thread.join(PATIENCE)
-    assert query.cold(8) == 1
+    assert query.left(8) == 1
     clock[0] += 1.9
-    assert query.cold(8) == 1
+    assert query.left(8) == 1
     clock[0] += 0.2
-    assert query.cold(8) == 0, "the other unit has no input"
+    assert query.left(8) == 0, "the other unit has no input"
 
 
 def test_the_other_unit_is_stopped_while_it_does_a_batch_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,10 +240,10 @@ def test_the_other_unit_is_stopped_while_it_does_a_batch_that_is_known(monkeypat
     monkeypatch.setattr("headwater.agent.catchupquery.time.monotonic", lambda: clock[0])
     query = CatchUpQuery("u@C1", lambda: Running(cast("StreamingQuery", None)), begun=7)
     query._thread.join(PATIENCE)
-    assert query.cold(9, in_progress=False) == 1 and query.cold(9, in_progress=True) == 0
-    assert query.cold(8, in_progress=False) == 1
+    assert query.left(9, in_progress=False) == 1 and query.left(9, in_progress=True) == 0
+    assert query.left(8, in_progress=False) == 1
     clock[0] += 2.1
-    assert query.cold(8, in_progress=False) == 0, "the other unit has no input"
+    assert query.left(8, in_progress=False) == 0, "the other unit has no input"
 
 
 class Checkpoint:

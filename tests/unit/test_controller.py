@@ -242,6 +242,16 @@ def test_a_deployment_that_has_just_changed_is_polled_until_its_units_have_done_
     assert not any(u.unproven for r in site.store.reports("f") if r.progress for u in r.progress.units)
 
 
+def test_a_poll_that_a_step_overtakes_proves_nothing(site: Site) -> None:
+    site.controller._poll = 500.0
+    site.apply(FIRST)
+    site.settle()
+    site.zones.before = lambda call: site.controller._poller.moved("f")
+    assert site.controller.poll() == PROVING
+    site.zones.before = lambda call: None
+    assert site.controller.poll() > PROVING
+
+
 def test_a_deployment_that_never_begins_is_polled_often_for_a_while_only(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
