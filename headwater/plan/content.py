@@ -43,7 +43,10 @@ def _ways(flow: Graph, unit: Unit) -> Iterator[str]:
 
 def source_locations(flow: Graph, unit: Unit) -> dict[str, tuple[str, ...]]:
     """Return the locations at which a unit reads each of its sources."""
-    return {s.id: unit.locations if s.per_location else unit.locations[:1] for s in own_sources(flow, unit)}
+    return {
+        s.id: unit.locations if s.per_location else (unit.read_for.get(s.id, unit.locations[0]),)
+        for s in own_sources(flow, unit)
+    }
 
 
 def is_stateful(flow: Graph, unit: Unit) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from headwater.core.errors import DeploymentError, ErrorList, HeadwaterError
@@ -227,7 +227,29 @@ class _Comparison:
                 channels[channel.place] = old.tag
             else:
                 channels[channel.place] = _fresh(self._keys[id_], self._generation)
-        self._new = inherit(self._new, tags=self._tags, channel_tags=channels)
+        units = {unit.id: self._reading_on(unit) for unit in self._new.units}
+        self._new = inherit(self._new, tags=self._tags, channel_tags=channels, units=units)
+
+    def _reading_on(self, unit: Unit) -> Unit:
+        """Keep the order of a unit's locations, and with it the names of its reads: another name reads all again."""
+        flow, old = self._new.dataflow, self._before.get(unit.id)
+        if old is not None:
+            kept = [x for x in old.locations if x in unit.locations]
+            unit = replace(unit, locations=(*kept, *(x for x in unit.locations if x not in kept)))
+        read_for: dict[str, str] = {}
+        for source in own_sources(flow, unit):
+            former = self._former(source.id)
+            before = self._reader(former, unit) if former is not None and not source.per_location else None
+            if before is not None and former is not None:
+                read = source_locations(self._old.dataflow, before).get(former)
+                if read is not None and read[0] != unit.locations[0]:
+                    read_for[source.id] = read[0]
+        return replace(unit, read_for=read_for)
+
+    def _reader(self, source: str, unit: Unit) -> Unit | None:
+        """Return the running unit of a unit's node, or else of its zone, that reads a source; None if there is none."""
+        found = [u for u in self._old.units if source in u.operators and u.zone == unit.zone]
+        return min(found, key=lambda u: (u.node != unit.node, u.part != unit.part), default=None)
 
     def _decide_tags(self) -> None:
         old, new = self._old.dataflow, self._new.dataflow

@@ -18,13 +18,14 @@ from pydantic import TypeAdapter, ValidationError
 from headwater.continuum.model import Continuum
 from headwater.core.errors import ContinuumError, DeploymentError
 from headwater.core.jsonform import problem
-from headwater.plan.model import DeploymentPlan
+from headwater.plan.model import DeploymentPlan, Unit
 
 FORMAT = 2
 PLANNER = 2
 """Version of the planner: another version may cut and place differently."""
 _NOTHING: Mapping[str, str] = {}
 _NO_EPOCHS: Mapping[str, int] = {}
+_NO_UNITS: Mapping[str, Unit] = {}
 _PLAN: TypeAdapter[DeploymentPlan] = TypeAdapter(DeploymentPlan)
 
 
@@ -124,16 +125,20 @@ def inherit(
     unit_tags: Mapping[str, str] = _NOTHING,
     epochs: Mapping[str, int] = _NO_EPOCHS,
     channel_tags: Mapping[str, str] = _NOTHING,
+    units: Mapping[str, Unit] = _NO_UNITS,
 ) -> DeploymentPlan:
     """Return the plan with inherited names and epochs; units not named keep theirs.
 
     ``tags`` are by operator, and also name its channels unless ``channel_tags``, by place, do;
-    ``unit_tags`` and ``epochs`` are by the unit's id.
+    ``unit_tags``, ``epochs`` and ``units``, which replace others, are by the unit's id.
     """
     return replace(
         plan,
         tags={**plan.tags, **{k: v for k, v in tags.items() if k in plan.tags}},
-        units=tuple(replace(u, tag=unit_tags.get(u.id, u.tag), epoch=epochs.get(u.id, u.epoch)) for u in plan.units),
+        units=tuple(
+            replace(units.get(u.id, u), tag=unit_tags.get(u.id, u.tag), epoch=epochs.get(u.id, u.epoch))
+            for u in plan.units
+        ),
         channels=tuple(
             replace(c, tag=channel_tags.get(c.place) or tags.get(c.operator) or c.tag) for c in plan.channels
         ),

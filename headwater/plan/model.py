@@ -53,6 +53,8 @@ class Unit:
     """Counts the writers of its outputs: a replacement gets a higher epoch."""
     part: Part | None = None
     """Its share of the input rows; None: all rows."""
+    read_for: Annotated[Mapping[str, str], Field(exclude_if=operator.not_)] = field(default_factory=dict, hash=False)
+    """For sources without locations, the location in the names of their reads, where it is not the first one."""
 
     @property
     def id(self) -> str:

@@ -8,6 +8,7 @@ from headwater.connectors.sources import name_of_replayed
 from headwater.dataflow import sources
 from headwater.disk.checkpoint import AGAIN
 from headwater.disk.layout import Layout
+from headwater.plan.content import source_locations
 from headwater.plan.spec import UnitSpec
 from headwater.query.counting import WatermarkInput
 
@@ -29,8 +30,7 @@ def name_of_channels(spec: UnitSpec, operator: str) -> str:
 
 def names_of_source(spec: UnitSpec, source: sources.Source) -> dict[str, str]:
     """Return the names of a source's reads, by location of the unit."""
-    here = spec.unit.locations
-    places = here if source.per_location else here[:1]
+    places = source_locations(spec.flow, spec.unit)[source.id]
     return {place: source_name(f"s_{spec.tags[source.id]}_{place}") for place in places}
 
 

@@ -3,6 +3,7 @@
 A pool holds dataflows of one continuum. Operators of equal content keys are one operator of the shared dataflow, named
 after its first submission; a name is never reused. Dataflows of different locations share the operators that treat
 each location separately (``located``): these take the rows of all their locations, the others only of their own.
+A dataflow that names no location runs at all locations of the continuum, now and later.
 Operators that run in zones by name are shared by dataflows that name the same zone.
 """
 
@@ -22,6 +23,7 @@ from headwater.dataflow.sinks import MemorySink
 from headwater.plan.build import in_layers, marked_layers
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.nodes import locations_of
 from headwater.plan.zoned import zones_by_name
 from headwater.reuse.commons import Commons, OperatorShape
 from headwater.reuse.contain import Contained, served
@@ -50,7 +52,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class _SharedOperator:
-    """An operator of the shared dataflow, its inputs there, and the locations of a dataflow that needs it."""
+    """An operator of the shared dataflow, its inputs there, and the locations that a dataflow names that needs it."""
 
     name: str
     inputs: frozenset[str]
@@ -70,18 +72,22 @@ class Pool:
 
     @cached_property
     def locations(self) -> tuple[str, ...]:
-        """Return the locations of all dataflows; none where they run for all of the continuum."""
+        """Return the locations of all dataflows; none where one of them runs at all of the continuum."""
         different = {one.runs.locations for one in self.submissions}
+        if () in different:
+            return ()
         return different.pop() if len(different) == 1 else tuple(sorted({x for own in different for x in own}))
 
     @cached_property
-    def at(self) -> Mapping[str, tuple[str, ...]]:
-        """Return for each operator of the shared dataflow the locations of the dataflows that need it."""
+    def at(self) -> Mapping[str, frozenset[str]]:
+        """Return the locations of the operators that run for dataflows that name their locations, and for no others."""
         found: dict[str, set[str]] = {}
+        everywhere: set[str] = set()
         for one in self.submissions:
+            everywhere.update(() if one.runs.locations else one.ids.values())
             for shared in one.ids.values():
                 found.setdefault(shared, set()).update(one.runs.locations)
-        return {shared: tuple(x for x in self.locations if x in own) for shared, own in found.items()}
+        return {shared: frozenset(own) for shared, own in found.items() if shared not in everywhere}
 
     def __getitem__(self, name: str) -> Submission:
         for one in self.submissions:
@@ -112,7 +118,7 @@ class Pool:
         ``contained``: which of its operators running ones that contain them may serve. ``apart``: running operators
         that it does not share with dataflows of other locations.
 
-        Raises DataflowError if its name is in use, or if it names its locations and others do not.
+        Raises DataflowError if its name is in use.
         """
         if dataflow.name in self:
             raise DataflowError(
@@ -149,14 +155,6 @@ class Pool:
         apart: Collection[str],
     ) -> Pool:
         """Add a dataflow, whose operators may have names among the known ones."""
-        if self.submissions and bool(dataflow.locations) != bool(self.locations):
-            names = ", ".join(dataflow.locations or self.locations)
-            raise DataflowError(
-                f"it runs {f'at {names}' if dataflow.locations else 'at all locations of the continuum'}, and others "
-                f"{'at all locations of the continuum' if dataflow.locations else f'at {names}'}",
-                where=f"pool {self.name}",
-                hint="name the locations of each dataflow, or submit it to another pool",
-            )
         runs = normalized(replace(dataflow, locations=self._ordered(dataflow.locations)))
         if self.submissions:
             runs = served(runs, self._shareable(runs.locations, apart), contained)
@@ -249,8 +247,11 @@ class Pool:
     def deployment(self, continuum: Continuum, running: DeploymentPlan | None = None) -> Deployment:
         """Place the shared dataflow: running operators keep their place and cuts; see ``_layers_for``.
 
-        An operator whose layer is no longer in the continuum is placed anew.
+        An operator whose layer is no longer in the continuum is placed anew. Raises ErrorList where a dataflow names a
+        location that the continuum does not have.
         """
+        for one in self.submissions:
+            locations_of(one.runs, continuum)
         wanted, free = dict[str, str](), set[Edge]()
         for one in self.submissions:
             own = marked_layers(one.runs, continuum)
@@ -258,7 +259,7 @@ class Pool:
                 wanted[shared] = min(wanted.get(shared, own[id_]), own[id_], key=continuum.height)
                 free |= {(one.ids[p], shared) for p in one.runs[id_].inputs if _is_free(own[p], own[id_], continuum)}
         if running is None:
-            return in_layers(self.dataflow, continuum, wanted, only=self._only)
+            return in_layers(self.dataflow, continuum, wanted, only=self.at)
         there = {layer.name for layer in continuum.layers}
         placed = {o: place for o, place in wanted.items() if zone_named(place) is not None}
 
@@ -274,12 +275,8 @@ class Pool:
         }
         edges = {(p, o.id) for o in self.dataflow.operators for p in o.inputs}
         kept = frozenset(e for e in _cuts(running) & edges if layers[e[0]] == layers[e[1]])
-        fresh = in_layers(self.dataflow, continuum, layers, at=at, cuts=kept, only=self._only)
+        fresh = in_layers(self.dataflow, continuum, layers, at=at, cuts=kept, only=self.at)
         return Deployment(kept, fresh.placement.replaced(self._staying(fresh, running, continuum)))
-
-    @property
-    def _only(self) -> Mapping[str, tuple[str, ...]] | None:
-        return self.at if self.locations else None
 
     def _staying(
         self, fresh: Deployment, running: DeploymentPlan, continuum: Continuum

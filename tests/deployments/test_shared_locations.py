@@ -166,16 +166,22 @@ def test_a_zone_sends_only_what_is_read_of_its_location(
 
 @pytest.mark.long
 @pytest.mark.timeout(3000)
+@pytest.mark.parametrize("named", [PLACES, ()], ids=["named", "all"])
 @pytest.mark.parametrize("edges", [APART, TOGETHER], ids=["apart", "together"])
 def test_a_location_comes_and_goes_with_its_dataflow(
-    endpoint: LocalEndpoint, spark_address: str, tmp_path: Path, controller: Controller, edges: str
+    endpoint: LocalEndpoint,
+    spark_address: str,
+    tmp_path: Path,
+    controller: Controller,
+    edges: str,
+    named: tuple[str, ...],
 ) -> None:
     world = World(tmp_path, controller, endpoint, continuum(edges, spark_address), kill=True)
     apart = edges == APART
     world.submit("one", "L1")
     world.more()
     world.check("one", "out", L1=range(1))
-    world.submit("both", "L1", "L2")
+    world.submit("both", *named)
     assert ("both.good" not in world.plan().dataflow) == apart
     mine = 1 if apart else 0  # operators of its own read L1 from its beginning
     world.check("both", "out", L1=range(mine, 1), L2=range(1))
@@ -192,7 +198,7 @@ def test_a_location_comes_and_goes_with_its_dataflow(
     world.more()
     world.check("one", "out", L1=range(3))
     world.check("late", "out", L2=range(1, 3))
-    world.submit("both", "L1", "L2")
+    world.submit("both", *named)
     world.remove("one")
     world.more()
     world.finish()

@@ -71,9 +71,9 @@ def made_up(seed: int, count: int = 10) -> Mapping[str, Dataflow]:
 
 @cache
 def at_places(seed: int, count: int = 10) -> Mapping[str, Dataflow]:
-    """Draw such dataflows, each for some of three locations."""
+    """Draw such dataflows, each for some of three locations, or for all of the continuum."""
     drawn = random.Random(seed)
-    names = {f"f{number}": drawn.sample(PLACES, drawn.randint(1, 3)) for number in range(count)}
+    names = {f"f{number}": drawn.sample(PLACES, drawn.randint(0, 3)) for number in range(count)}
     return {name: _drawn(drawn, name, places) for name, places in names.items()}
 
 
@@ -148,8 +148,10 @@ def _task(stream: Stream, text: str) -> Stream:
 # ---------------------------------------------------------------- continua
 
 
-ZONES = ([PLACES], [["L1"], ["L2", "L3"]], [["L1"], ["L2"], ["L3"]])
+ZONES = ([PLACES], [["L3"], ["L1", "L2"]], [["L1"], ["L2"], ["L3"]])
 """Divisions of the places among zones."""
+MORE = "L0"
+"""A location that no dataflow names, and that comes and goes."""
 
 
 def continuum(drawn: random.Random, zones: list[list[str]]) -> Continuum:
@@ -203,6 +205,7 @@ class PoolHistory:
     def _step(self) -> None:
         away = sorted(set(self._flows) - set(self.there))
         if self._drawn.random() < 0.25:
+            self._come_or_go()
             self._continuum = continuum(self._drawn, self._zones)
             self.done["continuum"] += 1
         choice = self._drawn.random()
@@ -218,6 +221,17 @@ class PoolHistory:
             self._settle("defragment", pools.plan_defragmentation(pools.POOL, self._store.where))
         else:
             self._remove(self._drawn.choice(sorted(self.there)))
+
+    def _come_or_go(self) -> None:
+        """Let a location come in some zone, or go while no dataflow runs at all locations: its state would be lost."""
+        if self._zones == [[LOCATION]] or self._drawn.random() < 0.5:
+            return
+        if not any(MORE in own for own in self._zones):
+            zones = [*self._zones, list[str]()]
+            chosen = self._drawn.choice(zones)
+            self._zones = [[*own, MORE] if own is chosen else own for own in zones if own or own is chosen]
+        elif all(flow.locations for flow in self.there.values()):
+            self._zones = [rest for own in self._zones if (rest := [x for x in own if x != MORE])]
 
     def _version(self, name: str) -> Dataflow:
         """Return another version of a dataflow: another one under its name, or the same with another condition."""
@@ -299,7 +313,7 @@ class PoolHistory:
             for sink in flow.sinks:
                 alone, shared = flow_to(flow, sink.id), flow_to(pool.dataflow, pool[name].sinks[sink.id])
                 assert meaning(shared) == meaning(alone), (name, sink.id)
-                self._check_places(plan, pool[name].sinks[sink.id], set(flow.locations))
+                self._check_places(plan, pool[name].sinks[sink.id], set(flow.locations or plan.continuum.locations))
         self._check_units(plan)
 
     def _check_units(self, plan: DeploymentPlan) -> None:

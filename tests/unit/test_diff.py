@@ -14,9 +14,10 @@ from headwater.core.errors import DeploymentError, ErrorList
 from headwater.dataflow.stream import Stream
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.diff import PlanDiff, diff
-from headwater.plan.document import plan_id
+from headwater.plan.document import from_document, plan_id, to_document
 from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.spec import spec_of
 from headwater.plan.steps import (
     Drain,
     Start,
@@ -24,6 +25,7 @@ from headwater.plan.steps import (
     Watch,
     unit_statuses_of,
 )
+from headwater.query.names import names_of_source
 from headwater.testing.nodes import SimulatedNodes
 from tests.unit.changes import ACME, FIRST, SCHEMA, Version, calls_of, carry_out, steps_of
 
@@ -132,6 +134,34 @@ def test_a_location_less() -> None:
     assert [f"{s.kind} {s.unit}" for s in steps_of(decided) if not isinstance(s, Watch)] == [
         "stop FP@E2", "update_inputs AD@S1", "forget FP@E2",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("after", ["L0, L1, L2", "L2, L1", "L2", "L0, L2"])
+@pytest.mark.parametrize("path", ["/in/all", "/in/{location}"])
+def test_a_source_keeps_the_names_of_its_reads_whatever_is_the_first_location(path: str, after: str) -> None:
+    def plan(locations: str) -> DeploymentPlan:
+        builder = hw.flow("f")
+        read = builder.read.json(path, SCHEMA).where("v > 1").named("good").to_layer("cloud")
+        read.write.memory("out")
+        zones = f"E1: {{layer: edge, parent: C, locations: [{locations}], hosts: {{e: {{n_cpu: 1}}}}}}"
+        text = f"name: c\nlayers: [edge, cloud]\nzones:\n  C: {{layer: cloud, hosts: {{c: {{n_cpu: 1}}}}}}\n  {zones}"
+        return build(builder.build(), Continuum.from_text(text))
+
+    def names(plan: DeploymentPlan) -> dict[str, str]:
+        (source,) = plan.dataflow.sources
+        return names_of_source(spec_of(plan, "good@E1"), source)
+
+    first = plan("L1, L2")
+    once = diff(first, plan(after))
+    again = diff(once.wanted, plan("L2, L3, L1"))
+    reads = names(first)
+    if path == "/in/all":
+        assert reads == names(once.wanted) == names(again.wanted), "a read of another name begins at the start"
+        assert actions(once) == actions(again) == {}
+        assert from_document(to_document(once.wanted)) == once.wanted
+    else:
+        assert names(once.wanted).items() >= {x: n for x, n in reads.items() if x in after}.items()
+        assert actions(once) == ({} if after == "L2, L1" else {"good@E1": "replace none"})
 
 
 def test_what_is_new_gets_names_and_epochs_that_none_had() -> None:

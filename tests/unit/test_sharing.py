@@ -192,18 +192,17 @@ def test_locations_are_a_set(store: Store) -> None:
     stored = replace(pool["one"], runs=replace(pool["one"].runs, locations=("L2", "L1")))  # by an earlier version
     older = Pool("p", (stored,)).submit(over("two", "L1", "L2"), "b")
     assert older.locations == older["two"].runs.locations == ("L2", "L1")
-    with pytest.raises(DataflowError, match="it runs at all locations of the continuum, and others at L1, L2"):
-        pool.submit(over("three"), "c")
 
 
-PLANT = Continuum.from_text("""
+PLANT_TEXT = """
 name: plant
 layers: [edge, cloud]
 zones:
   C: {layer: cloud, hosts: {c: {n_cpu: 4}}}
   E1: {layer: edge, parent: C, locations: [L1], hosts: {e1: {n_cpu: 1}}}
   E2: {layer: edge, parent: C, locations: [L2, L3], hosts: {e2: {n_cpu: 1}}}
-""")
+"""
+PLANT = Continuum.from_text(PLANT_TEXT)
 
 
 def counting_at(name: str, *locations: str, located: bool = True) -> Dataflow:
@@ -251,6 +250,34 @@ def test_dataflows_of_different_locations_share_what_treats_each_location_by_its
     assert at_edge(active()) == {"E1 one.files": (("L1",), ("one.good",))} and active().locations == ("L1",)
     with pytest.raises(PlacementError, match="no location is called 'L2'"):
         edit.move(active(), "one.good", "cloud", location="L2")
+
+
+def test_a_dataflow_of_all_locations_shares_with_those_that_name_theirs(store: Store) -> None:
+    def submitted(name: str, *locations: str, zones: Continuum = PLANT) -> DeploymentPlan:
+        pools.plan_submission(counting_at(name, *locations), zones, "a", store.where).apply()
+        end(store)
+        plan = store.active_plan(pools.POOL)
+        assert plan is not None
+        return plan
+
+    submitted("one", "L1")
+    every = submitted("every")
+    assert at_edge(every) == {"E1 one.files": (("L1",), ("one.good",)), "E2 one.files": (("L2", "L3"), ("one.good",))}
+    assert every.deployment.placement.of("one.counted").keys() == {"L1"}
+    third = submitted("third", "L1", "L2", "L3")  # today those of the continuum, and not of a later one
+    assert "third.good" not in third.dataflow and "third.counted" in third.dataflow
+    more = Continuum.from_text(PLANT_TEXT.replace("[L2, L3]", "[L0, L2, L3]"))
+    assert set(more.locations) == {"L0", "L1", "L2", "L3"}
+    fourth = submitted("fourth", "L1", zones=more)
+    assert fourth.deployment.placement.of("every.counted").keys() == set(more.locations)
+    assert fourth.deployment.placement.of("third.counted").keys() == {"L1", "L2", "L3"}
+    with pytest.raises(ErrorList, match="no zone covers location L9"):
+        pools.plan_submission(counting_at("ninth", "L9"), more, "a", store.where)
+    for name in ("every", "third", "fourth"):
+        pools.plan_removal(name, "a", store.where).apply()
+        end(store)
+    last = store.active_plan(pools.POOL)
+    assert last is not None and at_edge(last) == {"E1 one.files": (("L1",), ("one.good",))}
 
 
 def test_a_union_is_shared_whatever_the_order_of_its_inputs() -> None:
