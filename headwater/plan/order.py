@@ -178,6 +178,7 @@ class _Ordering:
         wanted = [u for u in self._plan.units if not self._stands(u)]
         steps: list[Step] = [Check(plan=self._id, unit=u.id) for u in self._by_place(wanted)]
         steps += [Preflight(plan=s.plan, unit=key[0]) for key, s in self._source_units()]
+        steps += self._forget_first()
         steps += [self._warm_up(u) for u in self._by_place(wanted) if self._is_awaited(u)]
         steps += self._feed_early()
         steps += self._hand_over()
@@ -577,6 +578,16 @@ class _Ordering:
         return unit not in self._stopped and any(s.runs for _, s in self._statuses_of[unit])
 
     # ------------------------------------------------------------ deletion
+
+    def _forget_first(self) -> list[Step]:
+        """Delete units of given-up changes that are to read other channels: those would keep rows for them for ever."""
+        found = []
+        for key, stood in self._ahead.items():
+            former = self._plans[stood.plan]
+            inputs = {c.id for c in former.inputs(former.unit(key[0]))}
+            if key in self._incarnations and not inputs <= {c.id for c in self._plan.inputs(self._plan.unit(key[0]))}:
+                found.append(Forget(plan=stood.plan, unit=key[0], why="a change that was given up prepared it"))
+        return found
 
     def _forget_last(self) -> list[Step]:
         left = [(self._plans[s.plan], key, s) for key, s in self._known().items() if key not in self._incarnations]

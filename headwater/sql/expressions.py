@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from headwater.core.errors import DataflowError
@@ -19,6 +20,8 @@ from headwater.sql.schema import BOOLEAN, VOID, DataType, IntervalType, Schema, 
 from headwater.sql.syntax import Alias, Field, Name, Star, SyntaxNode, too_deep
 
 T = TypeVar("T")
+_REMEMBERED = 4096
+"""Results of each kind of check that are kept: to plan a pool checks the same expressions thousands of times."""
 
 
 @dataclass(frozen=True)
@@ -48,45 +51,55 @@ class AggregateCall:
 
 def check(text: str, schema: Schema, *, where: str | None = None) -> Expression:
     """Check a scalar expression against the columns of its input."""
-    return _located(lambda: _scalar(parse(text), schema), where)
+    return _located(lambda: _checked(text, schema), where)
+
+
+@lru_cache(_REMEMBERED)
+def _checked(text: str, schema: Schema) -> Expression:
+    return _scalar(parse(text), schema)
 
 
 def check_condition(text: str, schema: Schema, *, where: str | None = None) -> Expression:
     """Check a boolean expression."""
+    return _located(lambda: _condition(text, schema), where)
 
-    def condition() -> Expression:
-        found, walk = _infer(parse(text), schema)
-        if found.type not in (BOOLEAN, VOID):
-            raise DataflowError(
-                f"{shorten(found.text)} is {found.type}, and a condition is needed",
-                hint=f"compare it with something, for example {found.within(7)} > ...",
-            )
-        return Expression(found.text, BOOLEAN, frozenset(walk.columns), not walk.volatile)
 
-    return _located(condition, where)
+@lru_cache(_REMEMBERED)
+def _condition(text: str, schema: Schema) -> Expression:
+    found, walk = _infer(parse(text), schema)
+    if found.type not in (BOOLEAN, VOID):
+        raise DataflowError(
+            f"{shorten(found.text)} is {found.type}, and a condition is needed",
+            hint=f"compare it with something, for example {found.within(7)} > ...",
+        )
+    return Expression(found.text, BOOLEAN, frozenset(walk.columns), not walk.volatile)
 
 
 def parse_projection(text: str, schema: Schema, *, where: str | None = None) -> list[tuple[str, Expression]]:
     """Check one item of ``select``: ``a``, ``*``, ``window.*``, ``window.start``, ``a * 2 AS b``."""
-    return _located(lambda: _project(parse_item(text), schema), where)
+    return list(_located(lambda: _projection(text, schema), where))
+
+
+@lru_cache(_REMEMBERED)
+def _projection(text: str, schema: Schema) -> tuple[tuple[str, Expression], ...]:
+    return tuple(_project(parse_item(text), schema))
 
 
 def check_aggregate(text: str, schema: Schema, *, where: str | None = None) -> AggregateCall:
     """Check an aggregate expression: ``count(*)``, ``sum(v * 2) / count(*)``, ``max_by(id, v)``."""
+    return _located(lambda: _aggregate(text, schema), where)
 
-    def aggregate() -> AggregateCall:
-        walk = Inference(schema, place="outside")
-        found = walk.walk(parse(text))
-        if not walk.aggregates:
-            raise DataflowError(
-                f"{shorten(found.text)} has no aggregate", hint="write count(*), avg(v), max_by(id, v), ..."
-            )
-        _require_storable(found)
-        return AggregateCall(
-            found.text, found.type, frozenset(walk.columns), frozenset(walk.aggregates), not walk.volatile
+
+@lru_cache(_REMEMBERED)
+def _aggregate(text: str, schema: Schema) -> AggregateCall:
+    walk = Inference(schema, place="outside")
+    found = walk.walk(parse(text))
+    if not walk.aggregates:
+        raise DataflowError(
+            f"{shorten(found.text)} has no aggregate", hint="write count(*), avg(v), max_by(id, v), ..."
         )
-
-    return _located(aggregate, where)
+    _require_storable(found)
+    return AggregateCall(found.text, found.type, frozenset(walk.columns), frozenset(walk.aggregates), not walk.volatile)
 
 
 def _located(checked: Callable[[], T], where: str | None) -> T:
