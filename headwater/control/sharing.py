@@ -12,6 +12,7 @@ import json
 import secrets
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, delete, insert, or_, select, update
@@ -38,6 +39,10 @@ UNDONE = ("refused", "rolled back", "failed")
 def includes(role: Role, other: Role) -> bool:
     """Return whether a role includes another one."""
     return ROLES.index(role) >= ROLES.index(other)
+
+
+_REMEMBERED = 256
+"""Stored dataflows that are kept as read: each change of a pool reads all of them several times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,10 +234,15 @@ def _submission(row: Any) -> Submission:
     return Submission(
         name=row.name,
         owner=row.owner,
-        written=Dataflow.from_data(json.loads(row.written)),
-        runs=Dataflow.from_data(json.loads(row.runs)),
+        written=_dataflow(row.written),
+        runs=_dataflow(row.runs),
         ids=json.loads(row.ids),
     )
+
+
+@lru_cache(_REMEMBERED)
+def _dataflow(document: str) -> Dataflow:
+    return Dataflow.from_data(json.loads(document))
 
 
 def _add(connection: Connection, pool: str, one: Submission, version: int) -> None:

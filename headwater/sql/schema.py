@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler
@@ -234,10 +235,7 @@ class Schema:
     @classmethod
     def parse(cls, text: str, *, internal: bool = False) -> Schema:
         """Read ``"id bigint, ts timestamp, w struct<start: timestamp, end: timestamp>"``."""
-        reader = TypeReader(tokens(text), text=text)
-        columns = reader.columns(close="")
-        reader.expect_end()
-        return cls(columns, internal=internal)
+        return cls(_columns_of(text), internal=internal)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -289,6 +287,14 @@ def suggest(name: str, names: tuple[str, ...], *, kind: str = "columns") -> str:
     first = cut(", ".join(names[:30]), 600) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
     listed = f"the {kind} are {first}" if names else f"there are no {kind}"
     return f"did you mean {cut(' or '.join(close), 200)}? {listed}" if close else listed
+
+
+@lru_cache(1024)
+def _columns_of(text: str) -> tuple[Column, ...]:
+    reader = TypeReader(tokens(text), text=text)
+    columns = reader.columns(close="")
+    reader.expect_end()
+    return columns
 
 
 class TypeReader(TokenReader):
