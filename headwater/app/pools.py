@@ -228,7 +228,10 @@ def plan_defragmentation(pool: str = POOL, store_url: str | None = None) -> Pool
 
 @dataclass(frozen=True, kw_only=True)
 class MemberOutline:
-    """A dataflow of a pool: operators, those shared with others, and sinks by their names in the pool."""
+    """A dataflow of a pool: operators, those shared with others, and sinks by their names in the pool.
+
+    ``locations``: none where it runs at all locations of the continuum.
+    """
 
     name: str
     owner: str

@@ -128,6 +128,27 @@ def test_what_is_prepared_before_the_switch_is_owned_from_the_switch_on() -> Non
     assert {s.unit for s in back if s.plan == plan_id(decided.wanted)} == {key[0] for key in ahead}
 
 
+def test_a_unit_of_a_change_that_was_given_up_leaves_the_channels_that_the_next_change_does_not_let_it_read() -> None:
+    first = replace(FIRST, locations=("L1", "L2", "L4"), wider=True)
+    given_up, wanted = (replace(first, wider=False, more=more) for more in (True, False))
+    running = diff(None, first.plan()).wanted
+    before, after = (diff(running, v.plan(), generation=n) for n, v in ((2, given_up), (3, wanted)))
+    unit = "AD@S2"
+    assert (key := incarnation(after.wanted.unit(unit))) == incarnation(before.wanted.unit(unit))
+    inputs = [{c.id for c in d.wanted.inputs(d.wanted.unit(unit))} for d in (before, after)]
+    assert inputs[0] - inputs[1], "both give it the same name and epoch, and other inputs"
+    plans = {plan_id(p): p for p in (running, before.wanted, after.wanted)}
+
+    def steps(plan: DeploymentPlan) -> list[Step]:
+        left = UnitStatus(plan=plan_id(plan), runs=False, ahead=True)
+        return [s for s in steps_to(after, {**unit_statuses_of(running), key: left}, plans) if not isinstance(s, Check)]
+
+    forget = Forget(plan=plan_id(before.wanted), unit=unit, why="a change that was given up prepared it")
+    assert steps(before.wanted)[0] == forget
+    assert all(s.plan != plan_id(before.wanted) for s in steps(before.wanted)[1:])
+    assert not isinstance(steps(after.wanted)[0], Forget), "it is prepared again as it was"
+
+
 def test_gates_are_where_no_channel_is_half_changed() -> None:
     canary = CanarySettings(seconds=9, factor=3)
     gates = [
