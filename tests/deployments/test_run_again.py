@@ -72,7 +72,7 @@ class Runs:
         self._endpoint = endpoint
 
     def propose(self, **asked: Any) -> Proposal:
-        found = self.client.propose(PlanRequest(continuum=CONTINUUM, **asked))
+        found = self.client.propose(PlanRequest(**{"continuum": CONTINUUM, **asked}))
         _ = found.change
         return found
 
@@ -140,6 +140,28 @@ def test_an_edited_dataflow_goes_on_with_its_state(runs: Runs, source: BoundedSo
     # New operators have the rows since their start, on the former state.
     found = compare(batch_result(endpoint.session(), edited, CONTINUUM)["highs"], highs)
     assert highs.num_rows > 10 and not found.duplicated and found.lost
+
+
+@pytest.mark.long
+def test_a_source_without_locations_goes_on_whatever_the_locations_are(
+    runs: Runs, endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    place = tmp_path / "in"
+    place.mkdir()
+    builder = hw.flow(NAME)
+    read = builder.read.json(str(place), "id bigint, v double").where("v > 0").named("good").to_layer("cloud")
+    read.write.memory("kept")
+    written = builder.build()
+
+    def at(*locations: str) -> Continuum:
+        edge = f"E1: {{layer: edge, parent: C1, locations: [{', '.join(locations)}]}}"
+        return Continuum.from_text(f"name: c\nlayers: [edge, cloud]\nzones:\n  C1: {{layer: cloud}}\n  {edge}")
+
+    for n, locations in enumerate([("L1",), ("L0", "L1"), ("L0",), ("L2", "L0")]):
+        (place / f"{n}.json").write_text("".join(f'{{"id": {n * 10 + i}, "v": {i}}}\n' for i in range(10)))
+        runs.settled(runs.propose(dataflow=written, continuum=at(*locations)))
+    got = runs.drained(runs.propose(dataflow=written, continuum=at("L2", "L0")))
+    assert not compare(batch_result(endpoint.session(), written, at("L1"))["kept"], got["kept"])
 
 
 @pytest.mark.long
