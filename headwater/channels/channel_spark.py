@@ -18,6 +18,7 @@ punctuation uses the writers named in ``end`` and not the current members.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -401,8 +402,10 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _new_watermark(self, start: Offset, end: Offset) -> int | None:
         """Return the watermark of a batch if it is new to Spark, which forgets those of single reads with a query."""
-        new = self._watermark(end)
-        old = self._watermark(start) if end.get(BEGUN, 0) <= start.get(BEGUN, 0) else None
+        new, old = self._watermark(end), None
+        if end.get(BEGUN, 0) <= start.get(BEGUN, 0):
+            with contextlib.suppress(ChannelError):  # a log that has been read to its end is deleted at any time
+                old = self._watermark(start)
         return new if new is not None and (old is None or new > old) else None
 
     def _watermark(self, offset: Offset) -> int | None:

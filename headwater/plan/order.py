@@ -581,7 +581,7 @@ class _Ordering:
 
     def _forget_first(self) -> list[Step]:
         """Delete units of given-up changes that are to read other channels: those would keep rows for them for ever."""
-        found = []
+        found: list[Step] = []
         for key, stood in self._ahead.items():
             former = self._plans[stood.plan]
             inputs = {c.id for c in former.inputs(former.unit(key[0]))}

@@ -198,7 +198,7 @@ class TransferPlanner:
         return any(more & set(v.operators) for v in others) or bool(self.shift(unit, old))
 
     def shift(self, unit: Unit, old: Unit) -> str:
-        """Return which locations a unit takes from, or leaves to, units of other layers; '' for none."""
+        """Return which locations a unit takes from, or leaves to, other units; '' for none."""
         gained = moved_locations(self._old, unit, old, unit.operators)
         lost = moved_locations(self._new, old, unit, old.operators)
         said = [f"it takes over {', '.join(gained)}"] if gained else []
@@ -389,23 +389,17 @@ def beginning(running: DeploymentPlan, wanted: DeploymentPlan) -> frozenset[str]
 
 
 def moved_locations(plan: DeploymentPlan, unit: Unit, other: Unit, operators: Iterable[str]) -> tuple[str, ...]:
-    """Return the locations of ``unit`` that ``other`` has neither itself nor at its layer in ``plan``: units of
-    other layers, or of other nodes of the zone, run some of ``operators`` for them."""
+    """Return the locations of ``unit`` that ``other`` does not have: in ``plan``, other units run some of
+    ``operators`` for them."""
     if unit.locations == other.locations:
         return ()
     inside, had = set(operators), set(other.locations)
 
     def moved(location: str) -> bool:
         near = plan.serving((location,))
-        return any(_is_elsewhere(v, unit) and not inside.isdisjoint(v.operators) for v in near)
+        return any(v.id != unit.id and not inside.isdisjoint(v.operators) for v in near)
 
     return tuple(x for x in unit.locations if x not in had and moved(x))
-
-
-def _is_elsewhere(one: Unit, other: Unit) -> bool:
-    if one.layer != other.layer:
-        return True
-    return one.zone == other.zone and one.id != other.id
 
 
 def joined(running: DeploymentPlan, old: Channel, wanted: DeploymentPlan, new: Channel) -> bool:

@@ -164,6 +164,39 @@ def test_a_source_without_locations_goes_on_whatever_the_locations_are(
     assert not compare(batch_result(endpoint.session(), written, at("L1"))["kept"], got["kept"])
 
 
+def divided(*edges: str) -> Continuum:
+    """Return a continuum of two sites, with edge zones written as ``zone parent locations``."""
+    zones = "".join(f"\n  {z}: {{layer: edge, parent: {p}, locations: [{x}]}}" for z, p, x in map(str.split, edges))
+    sites = "".join(f"\n  {site}: {{layer: site, parent: C1}}" for site in ("S1", "S2"))
+    return Continuum.from_text(f"name: d\nlayers: [edge, site, cloud]\nzones:\n  C1: {{layer: cloud}}{sites}{zones}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["E1 S1 L1", "E2 S1 L2", "E4 S1 L4"], ["E1 S1 L1,L2", "E4 S1 L4"]),
+        (["E1 S1 L1,L2", "E4 S1 L4"], ["E1 S1 L1", "E4 S1 L4,L2"]),
+        (["E1 S1 L1,L2", "E4 S1 L4"], ["E4 S1 L4", "E2 S1 L2", "E1 S1 L1"]),
+        (["E1 S1 L1,L2", "E4 S2 L4"], ["E1 S1 L1", "E4 S2 L4,L2"]),
+        (["E1 S1 L1", "E2 S1 L2", "E4 S2 L4"], ["E1 S1 L1", "E2 S2 L2", "E4 S2 L4"]),
+        (["E1 S1 L1,L2,L4"], ["E9 S2 L4,L1,L2"]),
+    ],
+    ids=["zones become one", "to another zone", "a zone is divided", "to another site", "another parent", "renamed"],
+)
+def test_a_location_that_moves_to_another_zone_is_read_on(
+    runs: Runs, source: BoundedSource, endpoint: LocalEndpoint, before: list[str], after: list[str]
+) -> None:
+    released, written = iter(source.release()), flow(source.path)
+    for edges in (before, after, before):
+        some(released, 3)
+        runs.settled(runs.propose(dataflow=written, continuum=divided(*edges)))
+    for _ in released:
+        pass
+    got = runs.drained(runs.propose(dataflow=written, continuum=divided(*before)))
+    assert differences(runs, written, got, endpoint) == {}
+
+
 @pytest.mark.long
 def test_a_sink_that_is_added_does_not_mix_its_rows_with_another_runs(
     source: BoundedSource, endpoint: LocalEndpoint, tmp_path: Path

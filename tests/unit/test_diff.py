@@ -436,11 +436,38 @@ def test_state_of_two_zones_becomes_one_and_is_divided_again() -> None:
     assert [r.source_units for c in given_up.transfers for r in c.readings] == [("AD@S1", "AD@S2")]
 
 
-def test_a_zone_cannot_change_its_parent_in_the_midst() -> None:
+def other_parent() -> Continuum:
+    """Return the continuum with an edge zone below the other site."""
     data: Any = ACME.to_data()
     data["zones"]["E2"]["parent"] = "S2"
-    text = refusal(FIRST.plan(), FIRST.plan(Continuum.from_data(data)))
-    assert "would change its reader from AD@S1 to AD@S2" in text and "remove the locations of E2" in text
+    return Continuum.from_data(data)
+
+
+def test_state_is_divided_by_location_where_a_zone_changes_its_parent() -> None:
+    decided = diff(FIRST.plan(), FIRST.plan(other_parent()))
+    assert actions(decided) == {
+        "AD@S1": "replace transferred", "AD@S2": "replace transferred", "out@C1": "update_inputs none",
+    }  # fmt: skip
+    shares = {t.unit: [(s.by, set(s.values)) for s in t.shares] for t in decided.transfers}
+    assert shares == {"AD@S1": [("location", {"L1"})], "AD@S2": [("location", {"L2", "L4"})]}
+
+
+@pytest.mark.parametrize("zones", [{"E1": ["L1", "L2"], "E4": ["L4"]}, {"E1": ["L1"], "E4": ["L4", "L2"]}])
+def test_a_location_takes_its_position_to_another_zone(zones: dict[str, list[str]]) -> None:
+    def plan(zones: dict[str, list[str]]) -> DeploymentPlan:
+        edges = "".join(f"\n  {z}: {{layer: edge, parent: C1, locations: {own}}}" for z, own in zones.items())
+        text = f"name: c\nlayers: [edge, cloud]\nzones:\n  C1: {{layer: cloud}}{edges}"
+        builder = hw.flow("f")
+        builder.read.json("/d/{location}", SCHEMA).where("v > 0").named("good").to_layer("cloud").write.memory("out")
+        return build(builder.build(), Continuum.from_text(text))
+
+    decided = diff(plan({"E1": ["L1"], "E2": ["L2"], "E4": ["L4"]}), plan(zones))
+    taker = next(f"good@{z}" for z, own in zones.items() if "L2" in own)
+    found = next(t for t in decided.transfers if t.unit == taker)
+    assert set(found.source_units) == {taker, "good@E2"}, "it goes on where both have stopped"
+    before = {c.id for c in decided.running.channels} if decided.running is not None else set()
+    (written,) = (c.id for c in decided.wanted.channels if c.producer == taker)
+    assert written not in before, "its event time may be ahead of the location that joins it"
 
 
 def test_changed_code_is_told_of() -> None:

@@ -134,7 +134,8 @@ def test_a_unit_of_a_change_that_was_given_up_leaves_the_channels_that_the_next_
     running = diff(None, first.plan()).wanted
     before, after = (diff(running, v.plan(), generation=n) for n, v in ((2, given_up), (3, wanted)))
     unit = "AD@S2"
-    assert (key := incarnation(after.wanted.unit(unit))) == incarnation(before.wanted.unit(unit))
+    key = incarnation(after.wanted.unit(unit))
+    assert key == incarnation(before.wanted.unit(unit))
     inputs = [{c.id for c in d.wanted.inputs(d.wanted.unit(unit))} for d in (before, after)]
     assert inputs[0] - inputs[1], "both give it the same name and epoch, and other inputs"
     plans = {plan_id(p): p for p in (running, before.wanted, after.wanted)}
