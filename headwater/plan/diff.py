@@ -247,9 +247,9 @@ class _Comparison:
         return replace(unit, read_for=read_for)
 
     def _reader(self, source: str, unit: Unit) -> Unit | None:
-        """Return the running unit of a unit's node, or else of its zone, that reads a source; None if there is none."""
-        found = [u for u in self._old.units if source in u.operators and u.zone == unit.zone]
-        return min(found, key=lambda u: (u.node != unit.node, u.part != unit.part), default=None)
+        """Return the running unit that reads a source, of several the nearest to a unit; None if there is none."""
+        found = [u for u in self._old.units if source in u.operators]
+        return min(found, key=lambda u: (u.node != unit.node, u.zone != unit.zone, u.part != unit.part), default=None)
 
     def _decide_tags(self) -> None:
         old, new = self._old.dataflow, self._new.dataflow

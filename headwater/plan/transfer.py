@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from headwater.core.errors import DeploymentError
 from headwater.dataflow import stateful
 from headwater.dataflow.sinks import MemorySink
-from headwater.dataflow.sources import BridgedSource
+from headwater.dataflow.sources import BridgedSource, Source
 from headwater.plan.content import own_sources
 from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.onepass import below_of
@@ -137,10 +137,10 @@ class TransferPlanner:
         unread = {r.operator: self._unread(unit, r) for r in readings}
         for reading in readings:
             source_units |= self._at_work(unit, reading, unread[reading.operator])
-        if not source_units:
+        sinks = tuple(self._sinks(unit, source_units))  # of units whose inputs may all be read to their ends
+        if not source_units and not sinks:
             return None
         readings = [self._opened(r, unread[r.operator], source_units) for r in readings]
-        sinks = tuple(self._sinks(unit, source_units))
         source_units |= {one.unit for one in sinks}
         taken = {s.operator for s in shares}
         fresh = [
@@ -295,9 +295,14 @@ class TransferPlanner:
         """Return the units that have read an input for the operators behind it in the new unit."""
         behind = {input_, *below_of(self._new.dataflow, input_, unit.operators)}
         itself = input_ in unit.operators
+        source = self._new.dataflow[input_]
+        once = itself and isinstance(source, Source) and not source.per_location  # whatever the locations are
+        near = self._old.units if once else self._old.serving(unit.locations)
         # Where each unit has read the input: locations of a source, or channels.
         read: dict[str, list[str]] = {}
-        if itself:
+        if once:
+            read = {old.id: [input_] for old in near if input_ in old.operators}
+        elif itself:
             for location in unit.locations:
                 for old in self._old.serving((location,)):
                     if input_ in old.operators:
@@ -307,7 +312,6 @@ class TransferPlanner:
                 before = self._before.get(channel.id) if channel.operator == input_ else None
                 for reader in before.consumers if before is not None else ():
                     read.setdefault(reader, []).append(channel.id)
-        near = self._old.serving(unit.locations)
         readers = [v for v in near if v.id in read and behind & set(v.operators)]
         if any(v.part == unit.part for v in readers):
             readers = [v for v in readers if v.part == unit.part]

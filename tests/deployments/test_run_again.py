@@ -153,22 +153,24 @@ def test_a_source_without_locations_goes_on_whatever_the_locations_are(
     read.write.memory("kept")
     written = builder.build()
 
-    def at(*locations: str) -> Continuum:
-        edge = f"E1: {{layer: edge, parent: C1, locations: [{', '.join(locations)}]}}"
+    def at(zone: str, locations: str) -> Continuum:
+        edge = f"{zone}: {{layer: edge, parent: C1, locations: [{locations}]}}"
         return Continuum.from_text(f"name: c\nlayers: [edge, cloud]\nzones:\n  C1: {{layer: cloud}}\n  {edge}")
 
-    for n, locations in enumerate([("L1",), ("L0", "L1"), ("L0",), ("L2", "L0")]):
+    places = [("E1", "L1"), ("E1", "L0, L1"), ("E1", "L0"), ("E1", "L2, L0"), ("E9", "L2, L0"), ("E1", "L4")]
+    for n, (zone, locations) in enumerate(places):
         (place / f"{n}.json").write_text("".join(f'{{"id": {n * 10 + i}, "v": {i}}}\n' for i in range(10)))
-        runs.settled(runs.propose(dataflow=written, continuum=at(*locations)))
-    got = runs.drained(runs.propose(dataflow=written, continuum=at("L2", "L0")))
-    assert not compare(batch_result(endpoint.session(), written, at("L1"))["kept"], got["kept"])
+        runs.settled(runs.propose(dataflow=written, continuum=at(zone, locations)))
+    got = runs.drained(runs.propose(dataflow=written, continuum=at("E1", "L4")))
+    assert not compare(batch_result(endpoint.session(), written, at("E1", "L4"))["kept"], got["kept"])
 
 
-def divided(*edges: str) -> Continuum:
+def divided(*edges: str, cloud: str = "C1") -> Continuum:
     """Return a continuum of two sites, with edge zones written as ``zone parent locations``."""
     zones = "".join(f"\n  {z}: {{layer: edge, parent: {p}, locations: [{x}]}}" for z, p, x in map(str.split, edges))
-    sites = "".join(f"\n  {site}: {{layer: site, parent: C1}}" for site in ("S1", "S2"))
-    return Continuum.from_text(f"name: d\nlayers: [edge, site, cloud]\nzones:\n  C1: {{layer: cloud}}{sites}{zones}")
+    sites = "".join(f"\n  {site}: {{layer: site, parent: {cloud}}}" for site in ("S1", "S2"))
+    top = f"name: d\nlayers: [edge, site, cloud]\nzones:\n  {cloud}: {{layer: cloud}}"
+    return Continuum.from_text(top + sites + zones)
 
 
 @pytest.mark.long
@@ -184,13 +186,15 @@ def divided(*edges: str) -> Continuum:
     ],
     ids=["zones become one", "to another zone", "a zone is divided", "to another site", "another parent", "renamed"],
 )
+@pytest.mark.parametrize("cloud", ["C1", "C2"])
 def test_a_location_that_moves_to_another_zone_is_read_on(
-    runs: Runs, source: BoundedSource, endpoint: LocalEndpoint, before: list[str], after: list[str]
+    runs: Runs, source: BoundedSource, endpoint: LocalEndpoint, before: list[str], after: list[str], cloud: str
 ) -> None:
+    """``cloud``: the name of the uppermost zone meanwhile; its sinks keep their rows in memory."""
     released, written = iter(source.release()), flow(source.path)
-    for edges in (before, after, before):
+    for edges, name in ((before, "C1"), (after, cloud), (before, "C1")):
         some(released, 3)
-        runs.settled(runs.propose(dataflow=written, continuum=divided(*edges)))
+        runs.settled(runs.propose(dataflow=written, continuum=divided(*edges, cloud=name)))
     for _ in released:
         pass
     got = runs.drained(runs.propose(dataflow=written, continuum=divided(*before)))

@@ -139,17 +139,18 @@ def test_a_location_less() -> None:
 @pytest.mark.parametrize("after", ["L0, L1, L2", "L2, L1", "L2", "L0, L2"])
 @pytest.mark.parametrize("path", ["/in/all", "/in/{location}"])
 def test_a_source_keeps_the_names_of_its_reads_whatever_is_the_first_location(path: str, after: str) -> None:
-    def plan(locations: str) -> DeploymentPlan:
+    def plan(locations: str, zone: str = "E1") -> DeploymentPlan:
         builder = hw.flow("f")
         read = builder.read.json(path, SCHEMA).where("v > 1").named("good").to_layer("cloud")
         read.write.memory("out")
-        zones = f"E1: {{layer: edge, parent: C, locations: [{locations}], hosts: {{e: {{n_cpu: 1}}}}}}"
+        zones = f"{zone}: {{layer: edge, parent: C, locations: [{locations}], hosts: {{e: {{n_cpu: 1}}}}}}"
         text = f"name: c\nlayers: [edge, cloud]\nzones:\n  C: {{layer: cloud, hosts: {{c: {{n_cpu: 1}}}}}}\n  {zones}"
         return build(builder.build(), Continuum.from_text(text))
 
     def names(plan: DeploymentPlan) -> dict[str, str]:
         (source,) = plan.dataflow.sources
-        return names_of_source(spec_of(plan, "good@E1"), source)
+        (unit,) = (u.id for u in plan.units if source.id in u.operators)
+        return names_of_source(spec_of(plan, unit), source)
 
     first = plan("L1, L2")
     once = diff(first, plan(after))
@@ -157,6 +158,7 @@ def test_a_source_keeps_the_names_of_its_reads_whatever_is_the_first_location(pa
     reads = names(first)
     if path == "/in/all":
         assert reads == names(once.wanted) == names(again.wanted), "a read of another name begins at the start"
+        assert reads == names(diff(first, plan(after, "E9")).wanted), "also in a zone of another name"
         assert actions(once) == actions(again) == {}
         assert from_document(to_document(once.wanted)) == once.wanted
     else:
