@@ -235,9 +235,8 @@ def lived(
         course = list(trace(name, kind, sorted(platform.flows)))
         if steps is not None:
             course = course[:steps]
-            left = [n for w, n in course if w == "submit"]
-            gone = [n for w, n in course if w == "remove"]
-            course += [("remove", n) for n in left if n not in gone]
+            last = {n: w for w, n in course}
+            course += [("remove", n) for n, w in last.items() if w == "submit"]
         sizes = {g.name: len(g.tasks) for g in workload(name)}
         tasks, counts = 0, []
         for what, one in course:
