@@ -15,6 +15,7 @@ from headwater.core.errors import HeadwaterError
 from headwater.dataflow.optionlists import SASL_MECHANISMS
 from headwater.spark.broker import LocalBroker
 from tests.conftest import running_broker
+from tests.patience import PATIENCE
 
 from .conftest import ids, table
 
@@ -70,8 +71,8 @@ def _add_user(broker: LocalBroker, authority: Path) -> None:
     for kind in kinds:  # the broker takes one change of a user in a request
         password = admin.ScramCredentialInfo(kind, 4096)
         change = admin.UserScramCredentialUpsertion("admin", password, SECRET.encode())
-        for done in client.alter_user_scram_credentials([change]).values():
-            done.result(60)
+        for done in client.alter_user_scram_credentials([change], request_timeout=PATIENCE).values():
+            done.result(PATIENCE)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from headwater.core.address import PLAIN, TLS
 from headwater.core.errors import DeploymentError, Unavailable
 from headwater.tls.certificate import own_certificate
 from headwater.tls.listener import ListenerTls, listener_tls
-from tests.conftest import SITE, ZONE
+from tests.conftest import SITE, ZONE, free_port
 
 ORDER = Credentials(ZONE.order_token, node=ZONE)
 """Of a controller: it verifies an own certificate by its proof."""
@@ -206,7 +206,7 @@ def test_authorities_verify_certificates_of_users(tmp_path: Path) -> None:
     authority.cert_pem.write_to_path(str(ca))
     stranger.cert_pem.write_to_path(str(other))
     tls = own(tmp_path, certificate=certificate, key=key)
-    with serving(tls, "localhost:0") as port:
+    with serving(tls, f"localhost:{free_port()}") as port:
         address = f"{TLS}localhost:{port}"
         assert said(address, Credentials(ZONE.order_token, ca, ZONE)) == "here"
         wire = Wire(address, Credentials(ZONE.order_token, ca), "E1")
