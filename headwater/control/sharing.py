@@ -34,15 +34,13 @@ Role = Literal["viewer", "operator", "owner"]
 ROLES: tuple[Role, ...] = ("viewer", "operator", "owner")
 """Each role includes the ones before it."""
 UNDONE = ("refused", "rolled back", "failed")
+_REMEMBERED = 256
+"""Stored dataflows that are kept as read: each change of a pool reads all of them several times."""
 
 
 def includes(role: Role, other: Role) -> bool:
     """Return whether a role includes another one."""
     return ROLES.index(role) >= ROLES.index(other)
-
-
-_REMEMBERED = 256
-"""Stored dataflows that are kept as read: each change of a pool reads all of them several times."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -236,20 +236,15 @@ class _Comparison:
         if old is not None:
             kept = [x for x in old.locations if x in unit.locations]
             unit = replace(unit, locations=(*kept, *(x for x in unit.locations if x not in kept)))
-        read_for: dict[str, str] = {}
-        for source in own_sources(flow, unit):
-            former = self._former(source.id)
-            before = self._reader(former, unit) if former is not None and not source.per_location else None
-            if before is not None and former is not None:
-                read = source_locations(self._old.dataflow, before).get(former)
-                if read is not None and read[0] != unit.locations[0]:
-                    read_for[source.id] = read[0]
-        return replace(unit, read_for=read_for)
+        names = {s.id: self._name_of_read(s.id) for s in own_sources(flow, unit) if not s.per_location}
+        return replace(unit, read_for={id_: x for id_, x in names.items() if x and x != unit.locations[0]})
 
-    def _reader(self, source: str, unit: Unit) -> Unit | None:
-        """Return the running unit that reads a source, of several the nearest to a unit; None if there is none."""
-        found = [u for u in self._old.units if source in u.operators]
-        return min(found, key=lambda u: (u.node != unit.node, u.zone != unit.zone, u.part != unit.part), default=None)
+    def _name_of_read(self, source: str) -> str:
+        """Return the location in the name by which a source without locations is read; '' where it is not read."""
+        former = self._former(source)
+        reader = next((u for u in self._old.units if former in u.operators), None)
+        read = source_locations(self._old.dataflow, reader) if reader is not None else {}
+        return read[former][0] if former in read else ""
 
     def _decide_tags(self) -> None:
         old, new = self._old.dataflow, self._new.dataflow

@@ -512,24 +512,24 @@ class _Ordering:
             unit_status = self._unit_statuses.get(incarnation(unit))
             if unit_status is None or not self._stands(unit):
                 continue
-            old = self._plans[unit_status.plan]
-            before = {c.id for c in old.inputs(old.unit(unit.id))}
-            if before < {c.id for c in self._plan.inputs(unit)}:
+            if self._inputs(self._plans[unit_status.plan], unit.id) < self._inputs(self._plan, unit.id):
                 steps += self._update_inputs(unit, unit_status)
                 self._fed.add(unit.id)
         return steps
 
     def _update_inputs(self, unit: Unit, unit_status: UnitStatus) -> list[Step]:
         """Update the readers and the inputs of a unit that keeps running."""
-        old = self._plans[unit_status.plan]
         steps: list[Step] = []
         if self._gets_readers(unit) and not self._transferred:
             steps.append(self._prepare(unit))
-        before = {c.id for c in old.inputs(old.unit(unit.id))}
-        if before != {c.id for c in self._plan.inputs(unit)}:
+        if self._inputs(self._plans[unit_status.plan], unit.id) != self._inputs(self._plan, unit.id):
             change = self._changes.get(unit.id)
             steps.append(UpdateInputs(plan=self._id, unit=unit.id, why=change.reason if change else ""))
         return steps
+
+    @staticmethod
+    def _inputs(plan: DeploymentPlan, unit: str) -> set[str]:
+        return {c.id for c in plan.inputs(plan.unit(unit))}
 
     @staticmethod
     def _readers(plan: DeploymentPlan, unit: Unit) -> set[tuple[str, str]]:
@@ -583,10 +583,11 @@ class _Ordering:
         """Delete units of given-up changes that are to read other channels: those would keep rows for them for ever."""
         found: list[Step] = []
         for key, stood in self._ahead.items():
-            former = self._plans[stood.plan]
-            inputs = {c.id for c in former.inputs(former.unit(key[0]))}
-            if key in self._incarnations and not inputs <= {c.id for c in self._plan.inputs(self._plan.unit(key[0]))}:
-                found.append(Forget(plan=stood.plan, unit=key[0], why="a change that was given up prepared it"))
+            unit = key[0]
+            if key in self._incarnations and self._inputs(self._plans[stood.plan], unit) - self._inputs(
+                self._plan, unit
+            ):
+                found.append(Forget(plan=stood.plan, unit=unit, why="a change that was given up prepared it"))
         return found
 
     def _forget_last(self) -> list[Step]:

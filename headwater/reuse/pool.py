@@ -52,7 +52,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class _SharedOperator:
-    """An operator of the shared dataflow, its inputs there, and the locations that a dataflow names that needs it."""
+    """An operator of the shared dataflow, its inputs there, and the locations named by a dataflow that needs it."""
 
     name: str
     inputs: frozenset[str]
@@ -80,7 +80,7 @@ class Pool:
 
     @cached_property
     def at(self) -> Mapping[str, frozenset[str]]:
-        """Return the locations of the operators that run for dataflows that name their locations, and for no others."""
+        """Return for each operator its locations, without operators that run at all locations of the continuum."""
         found: dict[str, set[str]] = {}
         everywhere: set[str] = set()
         for one in self.submissions:
@@ -250,10 +250,9 @@ class Pool:
         An operator whose layer is no longer in the continuum is placed anew. Raises ErrorList where a dataflow names a
         location that the continuum does not have.
         """
-        for one in self.submissions:
-            locations_of(one.runs, continuum)
         wanted, free = dict[str, str](), set[Edge]()
         for one in self.submissions:
+            locations_of(one.runs, continuum)  # refuses unknown ones
             own = marked_layers(one.runs, continuum)
             for id_, shared in one.ids.items():
                 wanted[shared] = min(wanted.get(shared, own[id_]), own[id_], key=continuum.height)
