@@ -58,7 +58,7 @@ def dataflow(graph: Graph, place: Path) -> Dataflow:
         else:
             given = parents[0].union(*parents[1:]) if len(parents) > 1 else parents[0]
             kind = json.dumps(graph.tasks[task], sort_keys=True)
-            streams[task] = given.scan(PiTask(kind), SCHEMA, keys="id", order_by="ts")
+            streams[task] = given.scan(PiTask(kind), SCHEMA, keys="id", order_by="ts", keeps_keys=True)
         if task not in read:
             streams[task].write.json(str(place / "out" / graph.name / task)).named(f"{task}-results")
     return builder.build()
