@@ -28,6 +28,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.realtime import real_time_sink
 from headwater.plan.spec import spec_of
 from headwater.plan.steps import FormerOutputChoice
+from headwater.spark.cores import cores_here
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,7 +129,7 @@ def run(
             )
         given = spark_settings(plan, settings.spark)
         if MASTER not in dict(given.conf) and (slots := _real_time_slots(plan)):
-            cores = settings.cores or os.cpu_count() or 1
+            cores = settings.cores or cores_here()
             given = SparkSettings(conf=((MASTER, f"local[{cores + slots}]"),)).overridden_by(given)
         spark = endpoint or LocalEndpoint.start(
             settings.directory.resolve() / "spark",

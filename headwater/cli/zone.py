@@ -265,12 +265,12 @@ def _permissions(**lists: list[str] | None) -> Permissions:
 
 def offers_of(given: Sequence[str]) -> Capabilities:
     """Return the host's capabilities: cores and memory as measured, and those of --offer."""
-    import psutil
-
     from headwater.core.requirement import Capabilities, Requirement
+    from headwater.spark.cores import share_here
+    from headwater.spark.memory import memory_total
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found: dict[str, object] = {"n_cpu": cores, "memory": psutil.virtual_memory().total}
+    cores = share_here()
+    found: dict[str, object] = {"n_cpu": int(cores) if cores.is_integer() else cores, "memory": memory_total()}
     for text in given:
         predicates = Requirement.parse(text, where="--offer").predicates
         if any(p.operator != "=" for p in predicates):

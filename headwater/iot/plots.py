@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _SIZE = (6.4, 3.2)  # inches
 _AXES = (0.13, 0.16, 0.84, 0.78)  # left, bottom, width and height, as shares of that
+_NAMED = 12
+"""Lines of a chart up to which their names are written; below each other, a share of the axes apart."""
+_APART = 0.075
 _kept = threading.local()
 
 
@@ -59,14 +62,18 @@ def svg(series: Sequence[dict[str, Any]]) -> str:
     """Draw points ``{"label", "at", "value"}`` as an SVG line chart; the same points give the same text."""
     from matplotlib import rc_context
 
-    # Text as text, fixed margins, fixed legend: computing them takes longer than drawing.
+    # Text as text, fixed margins, names at fixed places: computing the layout of a legend takes as long as all the rest.
     with rc_context({"svg.hashsalt": "headwater", "svg.fonttype": "none"}):
         figure, axes = _paper()
         for label in dict.fromkeys(point["label"] for point in series):
             mine = [p for p in series if p["label"] == label]
             axes.plot([p["at"] for p in mine], [p["value"] for p in mine], marker=".", label=str(label))
-        if len(axes.lines) <= 12:
-            axes.legend(fontsize="small", loc="upper right")
+        for n, line in enumerate(axes.lines if len(axes.lines) <= _NAMED else ()):
+            name, colour = str(line.get_label()), line.get_color()
+            axes.text(
+                0.99, 0.98 - n * _APART, name,
+                color=colour, fontsize="small", ha="right", va="top", transform=axes.transAxes, parse_math=False,
+            )  # fmt: skip
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()
@@ -84,9 +91,8 @@ def _paper() -> tuple[Figure, Axes]:
         found[1].xaxis.set_label_coords(0.5, -0.12)  # fixed, too
         found[1].yaxis.set_label_coords(-0.1, 0.5)
     axes = found[1]
-    for drawn in (*axes.lines, axes.get_legend()):
-        if drawn is not None:
-            drawn.remove()
+    for drawn in (*axes.lines, *axes.texts):
+        drawn.remove()
     axes.set_prop_cycle(None)
     axes.relim()
     return found

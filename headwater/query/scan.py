@@ -264,6 +264,7 @@ class ScanProcessor(StatefulProcessor):
         names = [w.name for w in self._work if w.name is not None]
         self._empty: dict[str, Any] = dict.fromkeys([*names, *self._passed])
         self._handle = handle
+        self._due: list[int] = []
         self._states = handle.getMapState("states", "tag string", "json string")
         # The chunk's key ends with the scan's tag.
         self._waiting = handle.getMapState("waiting", "chunk string", "rows binary") if self._timed else None
@@ -285,6 +286,7 @@ class ScanProcessor(StatefulProcessor):
             return self._fold(key[0], {})
         for one in work:
             self._store(one, found[str(one.reads)])
+        self._set_timer()
         return iter(())
 
     def _pass(self, rows: Iterator[Any]) -> Iterator[Row]:
@@ -295,7 +297,13 @@ class ScanProcessor(StatefulProcessor):
     def _store(self, one: _ScanWork, rows: list[dict[str, Any]]) -> None:
         assert self._waiting is not None and one.event_time is not None
         self._waiting.updateValue((f"{uuid4().hex[:_CHUNK]}{one.tag}",), (pickle.dumps(rows),))
-        self._handle.registerTimer(min(deadline_ms(r[one.event_time]) for r in rows))
+        self._due.append(deadline_ms(min(r[one.event_time] for r in rows)))
+
+    def _set_timer(self) -> None:
+        """Set one timer for all rows of a key that have been stored: it is for each of its scans."""
+        if self._due:
+            self._handle.registerTimer(min(self._due))
+            self._due.clear()
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         """Fold the rows that the watermark has passed."""
@@ -330,6 +338,7 @@ class ScanProcessor(StatefulProcessor):
                 for row in out:
                     found = Row(**{c: row.get(c) for c in one.columns})
                     yield Row(**{FROM: one.place, **self._empty, one.name: found})
+        self._set_timer()
 
     def _stored(self, scans: Sequence[_ScanWork]) -> dict[str, str]:
         """Read the states of a key: a single one, or all at once."""

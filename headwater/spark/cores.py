@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path, PurePosixPath
 
@@ -40,6 +41,18 @@ def quota_of(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) 
         except OSError:
             continue
     return min((q for q in found if q is not None), default=None)
+
+
+def share_here(*, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> float:
+    """Return the cores that this process may use, perhaps a fraction: those of its cpus, within its quota."""
+    there = len(cpus_of(os.getpid()))
+    limit = quota_of(os.getpid(), proc=proc, cgroups=cgroups)
+    return float(there) if limit is None else min(float(there), limit)
+
+
+def cores_here() -> int:
+    """Return the number of tasks that this process can work on at once: its cores, rounded up."""
+    return math.ceil(share_here())
 
 
 def cpus_of(pid: int) -> frozenset[int]:

@@ -30,6 +30,7 @@ from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.core.permissions import OPEN
 from headwater.disk.credentials import code_environment
 from headwater.disk.ports import address_towards, keep_port
+from headwater.spark.cores import cores_here
 from headwater.spark.home import SparkHome, spark_home
 from headwater.spark.pids import runs
 from headwater.spark.smallhost import SMALL_CONF, SMALL_ENVIRONMENT, SMALL_JAVA, reserved_memory
@@ -266,7 +267,7 @@ class LocalEndpoint:
         java = find_java()
         directory.mkdir(parents=True, exist_ok=True)
         end_stale(directory)
-        cores = cores or os.cpu_count() or 1
+        cores = cores or cores_here()
         port, kept = keep_port()
         address = "127.0.0.1" if master is None else address_towards(master)
         token, session = token_urlsafe(24), str(uuid.uuid4())

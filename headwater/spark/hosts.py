@@ -23,6 +23,7 @@ from headwater.continuum.model import Host
 from headwater.core.metrics import HostProgress
 from headwater.query.query import Running
 from headwater.spark.cores import cpus_of, quota_of
+from headwater.spark.memory import memory_free
 from headwater.spark.endpoint import Endpoint
 from headwater.spark.sparks import Sparks
 
@@ -167,7 +168,7 @@ class Meter:
             agent_s=self._agent.seconds,
             others_s=max(before, self._all - self._account.seconds - self._agent.seconds),
             memory=round(sum(p.memory for p in tree.values()) * part),
-            memory_free=int(psutil.virtual_memory().available),
+            memory_free=memory_free(),
             agent_memory=sum(p.memory for p in own.values()),
             pss=self._pss,
             version=__version__,

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from headwater.continuum.sparksettings import SparkSettings
 from headwater.disk.durable import make_directory, write_atomically
+from headwater.spark.cores import cores_here
 from headwater.spark.endpoint import MOST_PARTITIONS, LocalEndpoint
+from headwater.spark.memory import memory_total
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,10 +66,10 @@ class SharedEndpoint:
         """
         make_directory(directory / "users")
         make_directory(place)
-        all_cores = os.cpu_count() or 1
+        all_cores = cores_here()
         options: dict[str, Any] = {
             "cores": all_cores,
-            "memory_mb": int(min(float(_HEAP_MB), psutil.virtual_memory().total * _HEAP_SHARE / 2**20)),
+            "memory_mb": int(min(float(_HEAP_MB), memory_total() * _HEAP_SHARE / 2**20)),
             "quick": quick,
             "extra_conf": dict(settings.conf),
             "packages": settings.packages,

@@ -14,11 +14,14 @@ from typing import Any
 import psutil
 import pytest
 
+from headwater.cli.zone import offers_of
 from headwater.continuum.model import Host
 from headwater.query.query import Batch, Running
+from headwater.spark import cores
 from headwater.spark import hosts as hosts_module
 from headwater.spark.cores import quota, quota_of
 from headwater.spark.hosts import CpuClock, HostMeter, Meter, Process, descendants, pss_of, since
+from headwater.spark.memory import memory_total
 
 HOST = Host("host", "zone")
 SERVER, ZYGOTE, WORKER, OTHER = (1, 1.0), (2, 1.0), (3, 2.0), (3, 9.0)
@@ -83,6 +86,15 @@ def test_quotas() -> None:
     assert quota("max 100000\n") is None
     for damaged in ("", "max", "x y", "1 0"):
         assert quota(damaged) is None
+
+
+def test_an_agent_offers_the_cores_and_memory_of_its_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "cpus_of", lambda pid: frozenset({0, 1, 2}))
+    for limit, share, tasks in ((None, 3, 3), (0.5, 0.5, 1), (1.5, 1.5, 2), (2.0, 2, 2), (8.0, 3, 3)):
+        monkeypatch.setattr(cores, "quota_of", lambda pid, limit=limit, **_: limit)
+        assert cores.cores_here() == tasks
+        assert dict(offers_of(())) == {"n_cpu": share, "memory": memory_total()}
+    assert dict(offers_of(("n_cpu=7 and gpu=true",))) == {"n_cpu": 7, "memory": memory_total(), "gpu": True}
 
 
 def test_the_least_quota_of_a_process_bounds_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from headwater.spark import endpoint as endpoint_module
 from headwater.spark.endpoint import PROPERTIES, LocalEndpoint
-from headwater.spark.memory import memory_free
+from headwater.spark.memory import memory_free, memory_total
 from headwater.spark.smallhost import HEAP_MB, is_used
 
 _SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
@@ -102,12 +102,14 @@ def test_a_heap_below_spark_s_least_is_accepted(
         ("7:memory:/a", {"memory/a/memory.limit_in_bytes": "3000", "memory/a/memory.usage_in_bytes": "1000"}),
     ],
 )
-def test_free_memory_is_that_within_the_limits_of_cgroups(version: str, files: dict[str, str], tmp_path: Path) -> None:
+def test_memory_is_that_within_the_limits_of_cgroups(version: str, files: dict[str, str], tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(f"{text}\n")
     (tmp_path / "cgroup").write_text(f"3:cpuset:/\n{version}\n")
     assert memory_free(proc=tmp_path, cgroups=tmp_path / "groups") == 2000
+    assert memory_total(proc=tmp_path, cgroups=tmp_path / "groups") == 3000
     (tmp_path / "cgroup").write_text("3:cpuset:/\n")
     free = memory_free(proc=tmp_path, cgroups=tmp_path / "groups")
     assert 2000 < free <= psutil.virtual_memory().total
+    assert memory_total(proc=tmp_path, cgroups=tmp_path / "groups") == psutil.virtual_memory().total
