@@ -62,7 +62,7 @@ def svg(series: Sequence[dict[str, Any]]) -> str:
     """Draw points ``{"label", "at", "value"}`` as an SVG line chart; the same points give the same text."""
     from matplotlib import rc_context
 
-    # Text as text, fixed margins, names at fixed places: computing the layout of a legend takes as long as all the rest.
+    # Text as text, fixed margins, names at fixed places: a legend's layout takes as long to compute as all the rest.
     with rc_context({"svg.hashsalt": "headwater", "svg.fonttype": "none"}):
         figure, axes = _paper()
         for label in dict.fromkeys(point["label"] for point in series):

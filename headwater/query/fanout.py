@@ -1,12 +1,13 @@
 """Several outputs of one query: rows are passed through scans and tagged with their output.
 
-The outputs of a row are computed by one expression, so the row is read once. Rows for scans go
-through one stateful operator of Spark's; rows that no scan takes pass through it unchanged.
+A row is read once, and given as often as there are outputs for it: first only the numbers of these outputs are
+computed, then each output's row. Rows for scans go through one stateful operator of Spark's; rows that no scan takes
+pass through it unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
@@ -24,7 +25,7 @@ from headwater.query.writer import TAG, tag_column
 from headwater.sql.lexer import quote_string, quoted
 from headwater.sql.schema import Schema
 
-_ENTRY = "__entry"
+_ENTRY, _WAY = "__entry", "__way"
 DEAD_LETTERS = Schema.parse(", ".join(f"{name} string" for name in DEAD_LETTER))
 Count = Callable[[DataFrame, str, str], DataFrame]
 """Makes a query count a scan's rows: takes a frame, the scan, and the condition that selects its rows."""
@@ -36,6 +37,16 @@ class _End:
 
     tag: int
     schema: Schema
+    condition: str
+    row: str
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One of the rows that a row is given as: its number and column, and, as SQL, the condition and the row."""
+
+    number: int
+    column: str
     condition: str
     row: str
 
@@ -75,8 +86,7 @@ def tagged(
         ]
     ends = sorted((*ends, *behind), key=lambda end: end.tag)
     types = {tag_column(end.tag): end.schema for end in ends}
-    entries = [_entry(types, TAG, end.tag, end.condition, tag_column(end.tag), end.row) for end in ends]
-    return _exploded(base, entries, (TAG, *types))
+    return _given(base, [_Way(e.tag, tag_column(e.tag), e.condition, e.row) for e in ends], TAG, types)
 
 
 def _scannings(flow: Graph, found: Pass, wanted: Collection[str]) -> tuple[Scanning, ...]:
@@ -103,18 +113,18 @@ def _common_form(
             ways.setdefault((scan.reads, keyed(scan.operator)), scan)
     types = {column: flow.types[scan.operator.inputs[0]].schema for (column, _), scan in ways.items()}
     types |= {f"p{n}": end.schema for n, end in enumerate(ends)}
-    entries, by, key, time = [], [], [], []
+    given, by, key, time = [], [], [], []
     for n, ((column, columns), scan) in enumerate(ways.items()):
         (stream,) = scan.operator.inputs
         (branch,) = found.branches(flow, stream)
         condition, row = _row(flow, branch)
-        entries.append(_entry(types, _ENTRY, n, good + condition, column, row))
+        given.append(_Way(n, column, good + condition, row))
         by.append(f"WHEN {n} THEN {quote_string(columns)}")
         key.append(f"WHEN {n} THEN {key_text(scan.operator, flow.types[stream], within=column)}")
         if scan.event_time is not None:
             time.append(f"WHEN {n} THEN {column}.{quoted(scan.event_time)}")
-    entries += [_entry(types, _ENTRY, len(ways) + n, end.condition, f"p{n}", end.row) for n, end in enumerate(ends)]
-    rows = _exploded(base, entries, (_ENTRY, *types))
+    given += [_Way(len(ways) + n, f"p{n}", end.condition, end.row) for n, end in enumerate(ends)]
+    rows = _given(base, given, _ENTRY, types)
     at = f"CASE {_ENTRY} {' '.join(time)} END" if time else "CAST(NULL AS timestamp)"
     framed = rows.select(
         expression(f"CASE {_ENTRY} {' '.join(by)} END").alias(KEYED),
@@ -134,14 +144,16 @@ def _row(flow: Graph, branch: OnePass, *, within: str | None = None) -> tuple[st
     return condition, f"named_struct({', '.join(f'{quote_string(n)}, {t}' for n, t in columns)})"
 
 
-def _entry(types: Mapping[str, Schema], name: str, number: int, condition: str, column: str, row: str) -> str:
-    """Return the expression of one output's entry: its number, its row in its column, NULL in the others."""
-    parts = [f"'{name}', {number}"]
-    for other, schema in types.items():
-        parts.append(f"'{other}', {row if other == column else f'CAST(NULL AS {schema.struct.text})'}")
-    return f"IF({condition}, named_struct({', '.join(parts)}), NULL)"
+def _given(frame: DataFrame, ways: Sequence[_Way], number: str, types: Mapping[str, Schema]) -> DataFrame:
+    """Give each row in each way whose condition it meets: the way's number, its row in its column, NULL in the others.
 
-
-def _exploded(frame: DataFrame, entries: Iterable[str], columns: Sequence[str]) -> DataFrame:
-    each = F.explode(expression(f"array_compact(array({', '.join(entries)}))"))
-    return frame.select(each.alias("r")).select(*(f"r.{c}" for c in columns))
+    Spark compiles an array of numbers, but evaluates one of rows expression by expression, with all NULLs of each.
+    """
+    met = ", ".join(f"IF({way.condition}, {n}, -1)" for n, way in enumerate(ways))
+    rows = frame.select("*", F.explode(expression(f"array_remove(array({met}), -1)")).alias(_WAY))
+    numbers = " ".join(f"WHEN {n} THEN {way.number}" for n, way in enumerate(ways))
+    columns = [expression(f"CASE {_WAY} {numbers} END").alias(number)]
+    for column, schema in types.items():
+        mine = " ".join(f"WHEN {n} THEN {way.row}" for n, way in enumerate(ways) if way.column == column)
+        columns.append(expression(f"CAST(CASE {_WAY} {mine} END AS {schema.struct.text})").alias(column))
+    return rows.select(*columns)

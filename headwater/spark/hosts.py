@@ -23,8 +23,8 @@ from headwater.continuum.model import Host
 from headwater.core.metrics import HostProgress
 from headwater.query.query import Running
 from headwater.spark.cores import cpus_of, quota_of
-from headwater.spark.memory import memory_free
 from headwater.spark.endpoint import Endpoint
+from headwater.spark.memory import memory_free
 from headwater.spark.sparks import Sparks
 
 _SEEK = 5.0  # seconds between two searches for new processes; their time in between is not lost
