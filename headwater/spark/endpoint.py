@@ -89,6 +89,15 @@ STREAMING_CONF: Mapping[str, str] = {
     "spark.sql.variable.substitute": "false",
 }
 
+SESSION_CONF: Mapping[str, str] = {
+    # A session's own classes and files, of which Headwater has none. With them each query has Python processes of its
+    # own, and the compiler of generated code asks the driver, message by message, for each name that may be a class:
+    # half of the duration of a query's first batch.
+    "spark.sql.artifact.isolation.enabled": "false",
+    "spark.sql.artifact.isolation.alwaysApplyClassloader": "false",
+}
+"""Settings of each session: Spark Connect replaces those of its server."""
+
 MOST_PARTITIONS = 4
 """Partitions of a query's state, at most."""
 PARALLELISM = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
@@ -368,6 +377,8 @@ class LocalEndpoint:
                 session = connect(f"sc://localhost:{self.port}/", self.session_id, self.token)
                 # A local server that does not answer is gone; by default the client retries for ten minutes.
                 session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
+                for key, value in SESSION_CONF.items():
+                    session.conf.set(key, value)
                 register_sources(session)
                 self._session = session
             return self._session

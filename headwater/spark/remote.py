@@ -21,7 +21,7 @@ from headwater.connectors.sparkclient import connect
 from headwater.core.errors import ContinuumError, Unavailable
 from headwater.disk.credentials import read_secret
 from headwater.disk.durable import write_atomically
-from headwater.spark.endpoint import MOST_PARTITIONS, STREAMING_CONF, register_sources
+from headwater.spark.endpoint import MOST_PARTITIONS, SESSION_CONF, STREAMING_CONF, register_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ class RemoteEndpoint:
             known = str(uuid.uuid4())
             session = self._insist(known, token)
             write_atomically(file, json.dumps({"session": known}))
-        for key, value in STREAMING_CONF.items():
+        for key, value in {**STREAMING_CONF, **SESSION_CONF}.items():
             session.conf.set(key, value)
         session.conf.set("spark.sql.shuffle.partitions", str(min(self.cores, MOST_PARTITIONS)))
         register_sources(session)
