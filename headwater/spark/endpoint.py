@@ -80,6 +80,8 @@ STREAMING_CONF: Mapping[str, str] = {
     # Without a trigger interval, an idle query looks for input this often: with Spark's 10 ms, one that
     # lists files kept a fifth of a core busy.
     "spark.sql.streaming.pollingDelay": "100ms",
+    # Spark lists more files than this by a job, which takes 0.3 s: as long as for thousands of files without one.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
     # Java never compiles a method of more than 8,000 bytes, and interprets it about twenty times slower:
     # make Spark generate smaller ones.
     "spark.sql.codegen.hugeMethodLimit": "8000",
