@@ -25,7 +25,15 @@ from headwater.core.errors import ContinuumError, RuntimeFailure, Unavailable
 from headwater.disk.ports import free_ports
 from headwater.query.query import running_query
 from headwater.spark import endpoint as endpoint_module
-from headwater.spark.endpoint import LOCAL_AUTH, PROPERTIES, QUICK_CONF, STREAMING_CONF, LocalEndpoint, find_java
+from headwater.spark.endpoint import (
+    LOCAL_AUTH,
+    PROPERTIES,
+    QUICK_CONF,
+    SESSION_CONF,
+    STREAMING_CONF,
+    LocalEndpoint,
+    find_java,
+)
 from headwater.spark.remote import RemoteEndpoint
 from headwater.spark.sparks import Sparks
 from headwater.testing import BoundedSource, check_equivalent
@@ -59,13 +67,18 @@ def test_all_that_headwater_sets_is_refused_to_users(tmp_path: Path, monkeypatch
         in_file = {line.partition("=")[0] for line in file.read_text().splitlines()}
         keys = in_file | {text.partition("=")[0] for flag, text in pairwise(arguments) if flag == "--conf"}
         own = CONF.keys() | QUICK_CONF.keys() | LOCAL_AUTH.keys()  # those of LOCAL_AUTH are settings of clusters, too
-        assert keys >= STREAMING_CONF.keys() | CONF.keys() and keys - own <= RESERVED.keys()
+        assert keys >= STREAMING_CONF.keys() | CONF.keys() and keys - own | SESSION_CONF.keys() <= RESERVED.keys()
         raise _Seen
 
     monkeypatch.setattr(endpoint_module, "_spawn", spawn)
     with pytest.raises(_Seen):
         LocalEndpoint.start(tmp_path, extra_conf=CONF, quick=True)
     assert not (tmp_path / PROPERTIES).exists()
+
+
+def test_a_session_has_no_classes_of_its_own(endpoint: LocalEndpoint) -> None:
+    found = {key: endpoint.session().conf.get(key) for key in SESSION_CONF}
+    assert found == SESSION_CONF  # Spark Connect sets others, whatever the server is started with
 
 
 def test_a_nodes_spark_starts_with_the_settings_of_its_zone_and_its_agent(tmp_path: Path) -> None:
