@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks import common
 from benchmarks.cost.processes import process_of
-from headwater.spark.endpoint import FILES_CONF, SERVER_CONF, STREAMING_CONF
 from headwater.spark.home import OWN_JAR
+from headwater.spark.serverconf import FILES_CONF, SERVER_CONF, STREAMING_CONF
 
 WARM = 60  # batches before the measurement
 BATCHES, QUICK_BATCHES = 300, 100

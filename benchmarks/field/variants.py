@@ -29,7 +29,7 @@ from benchmarks.flowunits.stretched import JAVA_OPTIONS, STORAGE_PORT, Stretched
 from benchmarks.flowunits.workload import CLOUD, Arrivals, Shape
 from benchmarks.flowunits.zones import Zones
 from benchmarks.netlab import Lab, ProcessorShares
-from headwater.spark.endpoint import QUICK_CONF
+from headwater.spark.serverconf import QUICK_CONF
 
 SHAPE = Shape({"E1": "L1", "E2": "L2"}, {"S1": ("E1", "E2")}, {"E1": 1, "E2": 1, "S1": 1, CLOUD: 2})
 TRIGGER_MS = 200  # between two batches, looks at directories, and checkpoints of Flink

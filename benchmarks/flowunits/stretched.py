@@ -23,7 +23,7 @@ from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.stretched_query import Settings
 from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, FLOWUNITS, TRIGGER, Burst, Shape
 from benchmarks.netlab import Lab, ProcessorShares
-from headwater.spark.endpoint import KEEP_COMPILED, OPTIMIZE_LATER, STREAMING_CONF
+from headwater.spark.serverconf import KEEP_COMPILED, OPTIMIZE_LATER, STREAMING_CONF
 
 # Every zone has a network of its own, so the same ports serve all.
 MASTER_PORT, STORAGE_PORT, EVENTS_PORT = 7077, 9870, 7070

@@ -121,12 +121,12 @@ def memory(free: int | None = None) -> Finding:
 
 def cores(pid: int | None = None, *, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Finding:
     """Count the cores that a process may use, within the quota of its cgroups."""
-    from headwater.spark.cores import cpus_of, quota_of
+    from headwater.spark.cores import cpus_of, quota_of, share_of
 
     own = os.getpid() if pid is None else pid
     there, quota = len(cpus_of(own)), quota_of(own, proc=proc, cgroups=cgroups)
     text = f"{there}" if quota is None else f"{there}, of which a cgroup permits {quota:g}"
-    if min(there, quota if quota is not None else there) < 1:
+    if share_of(own, proc=proc, cgroups=cgroups) < 1:
         return Finding(
             check="cores", state="warning", text=text, hint="raise the quota to one core: Spark takes minutes to start"
         )

@@ -229,7 +229,7 @@ def _real_time_slots(plan: DeploymentPlan) -> int:
     """Return at most how many task slots the units in real-time mode need."""
     from headwater.connectors.realtime import partitions_read
     from headwater.connectors.sources import can_be_malformed
-    from headwater.spark.endpoint import MOST_PARTITIONS
+    from headwater.spark.serverconf import MOST_PARTITIONS
 
     found = 0
     for unit in plan.units:

@@ -266,10 +266,10 @@ def _permissions(**lists: list[str] | None) -> Permissions:
 def offers_of(given: Sequence[str]) -> Capabilities:
     """Return the host's capabilities: cores and memory as measured, and those of --offer."""
     from headwater.core.requirement import Capabilities, Requirement
-    from headwater.spark.cores import share_here
+    from headwater.spark.cores import share_of
     from headwater.spark.memory import memory_total
 
-    cores = share_here()
+    cores = share_of(os.getpid())
     found: dict[str, object] = {"n_cpu": int(cores) if cores.is_integer() else cores, "memory": memory_total()}
     for text in given:
         predicates = Requirement.parse(text, where="--offer").predicates

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 _SIZE = (6.4, 3.2)  # inches
 _AXES = (0.13, 0.16, 0.84, 0.78)  # left, bottom, width and height, as shares of that
-_NAMED = 12
-"""Lines of a chart up to which their names are written; below each other, a share of the axes apart."""
-_APART = 0.075
+_NAMED = 12  # lines of a chart, at most, whose names are written
+_APART = 0.075  # distance of two names, as a share of the axes
 _kept = threading.local()
 
 

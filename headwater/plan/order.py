@@ -584,9 +584,9 @@ class _Ordering:
         found: list[Step] = []
         for key, stood in self._ahead.items():
             unit = key[0]
-            if key in self._incarnations and self._inputs(self._plans[stood.plan], unit) - self._inputs(
-                self._plan, unit
-            ):
+            if key not in self._incarnations:
+                continue
+            if self._inputs(self._plans[stood.plan], unit) - self._inputs(self._plan, unit):
                 found.append(Forget(plan=stood.plan, unit=unit, why="a change that was given up prepared it"))
         return found
 

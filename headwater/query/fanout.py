@@ -1,8 +1,8 @@
 """Several outputs of one query: rows are passed through scans and tagged with their output.
 
-A row is read once, and given as often as there are outputs for it: first only the numbers of these outputs are
-computed, then each output's row. Rows for scans go through one stateful operator of Spark's; rows that no scan takes
-pass through it unchanged.
+A row is read once, and copied for each output that it belongs to: Spark first computes the numbers of its copies, then
+the row of each copy. Rows for scans go through one stateful operator of Spark's; rows that no scan takes pass through
+it unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headwater.query.writer import TAG, tag_column
 from headwater.sql.lexer import quote_string, quoted
 from headwater.sql.schema import Schema
 
-_ENTRY, _WAY = "__entry", "__way"
+_ENTRY, _COPY = "__entry", "__copy"
 DEAD_LETTERS = Schema.parse(", ".join(f"{name} string" for name in DEAD_LETTER))
 Count = Callable[[DataFrame, str, str], DataFrame]
 """Makes a query count a scan's rows: takes a frame, the scan, and the condition that selects its rows."""
@@ -42,8 +42,8 @@ class _End:
 
 
 @dataclass(frozen=True)
-class _Way:
-    """One of the rows that a row is given as: its number and column, and, as SQL, the condition and the row."""
+class _Copy:
+    """One of the copies of a row: its number, the column of its row, and, as SQL, the condition and the row."""
 
     number: int
     column: str
@@ -86,7 +86,7 @@ def tagged(
         ]
     ends = sorted((*ends, *behind), key=lambda end: end.tag)
     types = {tag_column(end.tag): end.schema for end in ends}
-    return _given(base, [_Way(e.tag, tag_column(e.tag), e.condition, e.row) for e in ends], TAG, types)
+    return _copied(base, [_Copy(e.tag, tag_column(e.tag), e.condition, e.row) for e in ends], TAG, types)
 
 
 def _scannings(flow: Graph, found: Pass, wanted: Collection[str]) -> tuple[Scanning, ...]:
@@ -113,18 +113,18 @@ def _common_form(
             ways.setdefault((scan.reads, keyed(scan.operator)), scan)
     types = {column: flow.types[scan.operator.inputs[0]].schema for (column, _), scan in ways.items()}
     types |= {f"p{n}": end.schema for n, end in enumerate(ends)}
-    given, by, key, time = [], [], [], []
+    copies, by, key, time = [], [], [], []
     for n, ((column, columns), scan) in enumerate(ways.items()):
         (stream,) = scan.operator.inputs
         (branch,) = found.branches(flow, stream)
         condition, row = _row(flow, branch)
-        given.append(_Way(n, column, good + condition, row))
+        copies.append(_Copy(n, column, good + condition, row))
         by.append(f"WHEN {n} THEN {quote_string(columns)}")
         key.append(f"WHEN {n} THEN {key_text(scan.operator, flow.types[stream], within=column)}")
         if scan.event_time is not None:
             time.append(f"WHEN {n} THEN {column}.{quoted(scan.event_time)}")
-    given += [_Way(len(ways) + n, f"p{n}", end.condition, end.row) for n, end in enumerate(ends)]
-    rows = _given(base, given, _ENTRY, types)
+    copies += [_Copy(len(ways) + n, f"p{n}", end.condition, end.row) for n, end in enumerate(ends)]
+    rows = _copied(base, copies, _ENTRY, types)
     at = f"CASE {_ENTRY} {' '.join(time)} END" if time else "CAST(NULL AS timestamp)"
     framed = rows.select(
         expression(f"CASE {_ENTRY} {' '.join(by)} END").alias(KEYED),
@@ -144,16 +144,16 @@ def _row(flow: Graph, branch: OnePass, *, within: str | None = None) -> tuple[st
     return condition, f"named_struct({', '.join(f'{quote_string(n)}, {t}' for n, t in columns)})"
 
 
-def _given(frame: DataFrame, ways: Sequence[_Way], number: str, types: Mapping[str, Schema]) -> DataFrame:
-    """Give each row in each way whose condition it meets: the way's number, its row in its column, NULL in the others.
+def _copied(frame: DataFrame, copies: Sequence[_Copy], number: str, types: Mapping[str, Schema]) -> DataFrame:
+    """Return, for each copy whose condition a row meets, its number, its row in its column, and NULL in the others.
 
-    Spark compiles an array of numbers, but evaluates one of rows expression by expression, with all NULLs of each.
+    Spark compiles an array of numbers. It would interpret an array of rows, with all columns of all copies in each.
     """
-    met = ", ".join(f"IF({way.condition}, {n}, -1)" for n, way in enumerate(ways))
-    rows = frame.select("*", F.explode(expression(f"array_remove(array({met}), -1)")).alias(_WAY))
-    numbers = " ".join(f"WHEN {n} THEN {way.number}" for n, way in enumerate(ways))
-    columns = [expression(f"CASE {_WAY} {numbers} END").alias(number)]
+    met = ", ".join(f"IF({copy.condition}, {n}, -1)" for n, copy in enumerate(copies))
+    rows = frame.select("*", F.explode(expression(f"array_remove(array({met}), -1)")).alias(_COPY))
+    numbers = " ".join(f"WHEN {n} THEN {copy.number}" for n, copy in enumerate(copies))
+    columns = [expression(f"CASE {_COPY} {numbers} END").alias(number)]
     for column, schema in types.items():
-        mine = " ".join(f"WHEN {n} THEN {way.row}" for n, way in enumerate(ways) if way.column == column)
-        columns.append(expression(f"CAST(CASE {_WAY} {mine} END AS {schema.struct.text})").alias(column))
+        mine = " ".join(f"WHEN {n} THEN {copy.row}" for n, copy in enumerate(copies) if copy.column == column)
+        columns.append(expression(f"CAST(CASE {_COPY} {mine} END AS {schema.struct.text})").alias(column))
     return rows.select(*columns)

@@ -300,7 +300,7 @@ class ScanProcessor(StatefulProcessor):
         self._due.append(deadline_ms(min(r[one.event_time] for r in rows)))
 
     def _set_timer(self) -> None:
-        """Set one timer for all rows of a key that have been stored: it is for each of its scans."""
+        """Set one timer for the stored rows of a key, at the earliest time: it wakes all its scans."""
         if self._due:
             self._handle.registerTimer(min(self._due))
             self._due.clear()

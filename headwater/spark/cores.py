@@ -43,16 +43,15 @@ def quota_of(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) 
     return min((q for q in found if q is not None), default=None)
 
 
-def share_here(*, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> float:
-    """Return the cores that this process may use, perhaps a fraction: those of its cpus, within its quota."""
-    there = len(cpus_of(os.getpid()))
-    limit = quota_of(os.getpid(), proc=proc, cgroups=cgroups)
-    return float(there) if limit is None else min(float(there), limit)
+def share_of(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> float:
+    """Return the cores that a process may use, perhaps a fraction: its cpus, within its quota."""
+    cpus, limit = float(len(cpus_of(pid))), quota_of(pid, proc=proc, cgroups=cgroups)
+    return cpus if limit is None else min(cpus, limit)
 
 
 def cores_here() -> int:
     """Return the number of tasks that this process can work on at once: its cores, rounded up."""
-    return math.ceil(share_here())
+    return math.ceil(share_of(os.getpid()))
 
 
 def cpus_of(pid: int) -> frozenset[int]:

@@ -22,7 +22,7 @@ from headwater import __version__
 from headwater.continuum.model import Host
 from headwater.core.metrics import HostProgress
 from headwater.query.query import Running
-from headwater.spark.cores import cpus_of, quota_of
+from headwater.spark.cores import cpus_of, share_of
 from headwater.spark.endpoint import Endpoint
 from headwater.spark.memory import memory_free
 from headwater.spark.sparks import Sparks
@@ -158,11 +158,10 @@ class Meter:
             whole, agent = pss_of(pid for pid, _ in tree), pss_of([self._own.pid])
             self._pss = None if whole is None or agent is None else round(whole * part) + agent
         before = self.seen.others_s if self.seen else 0.0
-        bounds = (float(len(cpus)), quota_of(roots[0]), float(self._endpoint.cores))
         self.seen = HostProgress(
             host=self._host.name,
             zone=self._host.zone,
-            cores=min(b for b in bounds if b is not None),
+            cores=min(share_of(roots[0]), float(self._endpoint.cores)),
             seconds=time.monotonic() - self._begun,
             cpu_s=self._account.seconds,
             agent_s=self._agent.seconds,

@@ -21,7 +21,8 @@ from headwater.connectors.sparkclient import connect
 from headwater.core.errors import ContinuumError, Unavailable
 from headwater.disk.credentials import read_secret
 from headwater.disk.durable import write_atomically
-from headwater.spark.endpoint import MOST_PARTITIONS, SESSION_CONF, STREAMING_CONF, register_sources
+from headwater.spark.endpoint import register_sources
+from headwater.spark.serverconf import MOST_PARTITIONS, SESSION_CONF, STREAMING_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

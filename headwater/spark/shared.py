@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from headwater.continuum.sparksettings import SparkSettings
 from headwater.disk.durable import make_directory, write_atomically
 from headwater.spark.cores import cores_here
-from headwater.spark.endpoint import MOST_PARTITIONS, LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.spark.memory import memory_total
+from headwater.spark.serverconf import MOST_PARTITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,8 +21,9 @@ from headwater.core.errors import RuntimeFailure
 from headwater.disk.credentials import code_environment
 from headwater.plan.transfer import OperatorTransfer
 from headwater.query.scan import KEY
-from headwater.spark.endpoint import FILES_CONF, LOCAL_AUTH, STREAMING_CONF, find_java
+from headwater.spark.endpoint import find_java
 from headwater.spark.home import spark_home
+from headwater.spark.serverconf import FILES_CONF, LOCAL_AUTH, STREAMING_CONF
 from headwater.sql.lexer import quote_string, quoted
 
 _SECONDS = 600.0

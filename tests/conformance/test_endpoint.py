@@ -25,16 +25,9 @@ from headwater.core.errors import ContinuumError, RuntimeFailure, Unavailable
 from headwater.disk.ports import free_ports
 from headwater.query.query import running_query
 from headwater.spark import endpoint as endpoint_module
-from headwater.spark.endpoint import (
-    LOCAL_AUTH,
-    PROPERTIES,
-    QUICK_CONF,
-    SESSION_CONF,
-    STREAMING_CONF,
-    LocalEndpoint,
-    find_java,
-)
+from headwater.spark.endpoint import PROPERTIES, LocalEndpoint, find_java
 from headwater.spark.remote import RemoteEndpoint
+from headwater.spark.serverconf import LOCAL_AUTH, QUICK_CONF, SESSION_CONF, STREAMING_CONF
 from headwater.spark.sparks import Sparks
 from headwater.testing import BoundedSource, check_equivalent
 from tests.conftest import CONF
