@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
 _ASK = 2.0  # seconds between two requests about it
+_RESTART = 2.0  # seconds until a query that is started again has done a batch
 _TRIES = 50  # waits for a query that end with an error while Spark reports the query as active
 _LOG = logging.getLogger(__name__)
 
@@ -207,12 +208,15 @@ class Units:
             o.id: TableVersions(self.layout.table(unit, f"{o.id}-{tag_of(spec.flow.keys[o.id])}"), o) for o in found
         }
 
-    def start(self, spec: UnitSpec) -> None:
-        """Start a unit's query where it stopped last, or adopt it when it runs already."""
-        with self._explained(spec), self.asking_spark():
-            self._start(spec)
+    def start(self, spec: UnitSpec, *, unpaced: bool = False) -> None:
+        """Start a unit's query where it stopped last, or adopt it when it runs already.
 
-    def _start(self, spec: UnitSpec) -> None:
+        ``unpaced``: it begins its batches one after another, whatever the trigger of the zone is.
+        """
+        with self._explained(spec), self.asking_spark():
+            self._start(spec, unpaced=unpaced)
+
+    def _start(self, spec: UnitSpec, *, unpaced: bool) -> None:
         work = self.enter(spec)
         if work.finished:
             return
@@ -229,7 +233,7 @@ class Units:
             resume(spec, checkpoint, compiled.sink_writers, partial(self.channels.log, spec))
             set_state_format(spec, checkpoint)
             continue_reads(spec, checkpoint, compiled.reads)
-        work.running = self._begin(spec, compiled, checkpoint)
+        work.running = self._begin(spec, compiled, checkpoint, unpaced=unpaced)
         self._save(work)
         work.running.wait_until_ready()
 
@@ -256,7 +260,15 @@ class Units:
         )
         self._save(work)
 
-    def _begin(self, spec: UnitSpec, compiled: CompiledUnit, checkpoint: Path, *, catches_up: bool = False) -> Running:
+    def _begin(
+        self,
+        spec: UnitSpec,
+        compiled: CompiledUnit,
+        checkpoint: Path,
+        *,
+        catches_up: bool = False,
+        unpaced: bool = False,
+    ) -> Running:
         """Start a query from a unit's checkpoint."""
         passed, before = committed_watermark(checkpoint), newest_batch(checkpoint / "commits")
         name, trigger = query_name(spec), self.settings.trigger
@@ -265,6 +277,7 @@ class Units:
         if paced:
             pace = Pace(seconds=parse_duration(trigger), on_arrival=compiled.one_channel)
             write_pace(self.layout.pace(spec.unit), pace)
+        if paced or unpaced:
             trigger = "0 seconds"
         checked = self._checked_files(spec)
         needed = 0
@@ -316,6 +329,7 @@ class Units:
             real_time=real_time,
             slots=needed,
             paced=paced,
+            unpaced=unpaced and not paced,
             checkpoint=checkpoint,
             before=before,
         )
@@ -345,8 +359,8 @@ class Units:
         if query is None:
             return False
         saved = read_note(self.layout.state(work.unit))
-        if saved.get("runs") != _runs(work.unit):
-            self._end_query(work.spec, query)  # an older query that was to be stopped
+        if saved.get("runs") != _runs(work.unit) or saved.get("unpaced"):
+            self._end_query(work.spec, query)  # an older query that was to be stopped, or one that drained
             return False
         work.controlled = bool(saved.get("controlled"))
         work.replayed = frozenset(saved.get("replayed", ()))
@@ -378,8 +392,21 @@ class Units:
         change_pace(self.layout.pace(unit), ending=True)
 
     def set_draining(self, spec: UnitSpec, *, draining: bool) -> None:
-        """Let a unit's query read its input as fast as it can while others wait for it, or keep its interval again."""
+        """Let a unit's query read its input as fast as it can while others wait for it, or keep its interval again.
+
+        Where Spark begins the batches, the query is started again, unless its next batch is due sooner than that takes.
+        """
         change_pace(self.layout.pace(spec.unit), draining=draining)
+        work = self._known(spec.id)
+        running = work.running
+        if running is None or running.paced or running.real_time or running.unpaced == draining:
+            return
+        interval = parse_duration(self.settings.trigger)
+        if draining and interval - time.time() % max(interval, 1e-9) < _RESTART:
+            return
+        self.stop(spec.id)
+        self.forget(work.unit)
+        self.start(work.spec, unpaced=draining)
 
     def is_outdated(self, work: Work) -> bool:
         """Return whether a running query is to be started again.

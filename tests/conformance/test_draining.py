@@ -1,0 +1,87 @@
+"""A unit that others wait for reads its input before its trigger is due, on a real Spark."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import headwater as hw
+from headwater.agent.units import Units
+from headwater.continuum.model import Continuum
+from headwater.disk.layout import Layout
+from headwater.disk.settings import UnitSettings
+from headwater.plan.build import build
+from headwater.plan.spec import spec_of
+from headwater.spark.endpoint import LocalEndpoint
+
+CONTINUUM = Continuum.from_text("""
+name: one
+layers: [edge]
+zones:
+  E1: {layer: edge, locations: [L1], hosts: {e1: {n_cpu: 2, memory: 1GiB}}}
+""")
+PATIENCE = 120.0
+
+
+def test_a_unit_that_drains_does_not_wait_for_its_trigger(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    place = tmp_path / "in"
+    place.mkdir()
+    builder = hw.flow("seldom", locations=["L1"])
+    builder.read.json(str(place), "id bigint").write.json(str(tmp_path / "out"))
+    plan = build(builder.build(), CONTINUUM)
+    spec = spec_of(plan, plan.units[0].id)
+    units = Units(Layout(tmp_path / "zone"), endpoint, UnitSettings(trigger="10 hours"))
+
+    def release(number: int) -> None:
+        (tmp_path / "draft").write_text(json.dumps({"id": number}))
+        (tmp_path / "draft").rename(place / f"{number}.json")
+
+    def wait(rows: int) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while units[spec.id].rows_in < rows:
+            running = units[spec.id].running
+            assert running is not None
+            assert running.failure(spec.id) is None
+            assert time.monotonic() < deadline, running.query.status
+            running.observe()
+            time.sleep(0.05)
+
+    release(0)
+    units.start(spec)
+    wait(1)
+    release(1)
+    units.set_draining(spec, draining=True)
+    wait(2)
+    units.set_draining(spec, draining=True)  # asked again, it goes on
+    release(2)
+    wait(3)
+    # Another agent does not adopt the query, and starts it with the trigger.
+    found = LocalEndpoint.attach(endpoint.directory)
+    assert found is not None
+    other = Units(units.layout, found, units.settings)
+    other.adopt(spec)
+    assert other.get(spec.id) is None
+    other.start(spec)
+    running = other[spec.id].running
+    assert running is not None and not running.unpaced
+    other.set_draining(spec, draining=False)
+    assert other[spec.id].running is running
+    other.stop(spec.id)
+    found.session().client.close()
+    lines = [line for f in (tmp_path / "out").glob("*.json") for line in f.read_text().splitlines()]
+    assert sorted(json.loads(line)["id"] for line in lines) == [0, 1, 2]
+
+
+def test_a_change_that_is_called_off_gives_the_unit_its_trigger_back(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    builder = hw.flow("again", locations=["L1"])
+    builder.read.rate(10).write.memory("out")
+    plan = build(builder.build(), CONTINUUM)
+    spec = spec_of(plan, plan.units[0].id)
+    units = Units(Layout(tmp_path / "zone"), endpoint, UnitSettings(trigger="10 hours"))
+    units.start(spec)
+    for draining in (True, False):
+        units.set_draining(spec, draining=draining)
+        running = units[spec.id].running
+        assert running is not None and running.unpaced == draining
+    units.stop(spec.id)
