@@ -15,15 +15,20 @@ from headwater.query.query import Running
 _MOST = 60.0  # seconds to start a query
 _WARM = 2  # repeated batches after which a query is as quick as later
 _PATIENCE = 2.0  # seconds without another batch to repeat after which these are not awaited
+_SELDOM = 4.0  # seconds between two batches above which none is awaited: one slow batch is not noticed there
 
 
 class CatchUpQuery:
-    """A query that is being started, runs, or has failed; ``begun`` is the batch after which it begins."""
+    """A query that is being started, runs, or has failed; ``begun`` is the batch after which it begins.
 
-    def __init__(self, unit: str, start: Callable[[], Running], begun: int) -> None:
+    ``interval``: seconds from one batch of the other unit to the next, as its trigger says.
+    """
+
+    def __init__(self, unit: str, start: Callable[[], Running], begun: int, *, interval: float = 0.0) -> None:
         self._unit = unit
         self._start = start
         self._begun = self._done = begun
+        self._patience = _PATIENCE if interval <= _SELDOM else 0.0
         self._since = time.monotonic()
         self._running: Running | None = None
         self._error: HeadwaterError | None = None
@@ -52,7 +57,7 @@ class CatchUpQuery:
         now = time.monotonic()
         if self._running is None or done != self._done:
             self._done, self._since = done, now
-        return 0 if now - self._since > _PATIENCE else max(0 if in_progress else 1, self._begun + _WARM - done)
+        return 0 if now - self._since > self._patience else max(0 if in_progress else 1, self._begun + _WARM - done)
 
     def started(self) -> Running | None:
         """Wait until it has been started; return None where it does not run."""

@@ -235,6 +235,17 @@ def test_a_query_is_cold_until_it_has_repeated_two_batches_or_none_comes(monkeyp
     assert query.left(8) == 0, "the other unit has no input"
 
 
+def test_where_batches_come_seldom_none_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("headwater.agent.catchupquery.time.monotonic", lambda: clock[0])
+    for interval, left in ((4.0, 2), (20.0, 0)):
+        query = CatchUpQuery("u@C1", lambda: Running(cast("StreamingQuery", None)), begun=7, interval=interval)
+        query._thread.join(PATIENCE)
+        assert query.left(7) == 2, "it has just been started"
+        clock[0] += 0.1
+        assert query.left(7) == left
+
+
 def test_the_other_unit_is_stopped_while_it_does_a_batch_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("headwater.agent.catchupquery.time.monotonic", lambda: clock[0])
@@ -292,7 +303,7 @@ def repeating(tmp_path: Path) -> tuple[Any, Any, Checkpoint]:
     layout = Layout(tmp_path)
     spec = SimpleNamespace(unit=unit, id=unit.id, named={})
     query = SimpleNamespace(error=None)
-    settings = SimpleNamespace(channel=SimpleNamespace(fsync=False))
+    settings = SimpleNamespace(channel=SimpleNamespace(fsync=False), trigger="1 second")
     units = SimpleNamespace(
         layout=layout, catching_up={unit.id: query}, end_catch_up=lambda spec: None, settings=settings
     )
