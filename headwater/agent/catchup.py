@@ -17,7 +17,6 @@ from functools import partial
 
 from headwater.agent.catchupquery import CatchUpQuery
 from headwater.agent.units import Units
-from headwater.core.quantity import parse_duration
 from headwater.disk.catchup import CatchUpRecord, read_catch_up, write_catch_up
 from headwater.disk.checkpoint import clear, newest_batch
 from headwater.disk.syncing import sync_checkpoint
@@ -47,8 +46,7 @@ def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Cal
     _extend(units, spec, replace(found, until=None), early, done)
     query = units.catching_up.get(spec.id)
     if query is None:
-        interval = parse_duration(units.settings.trigger)
-        query = CatchUpQuery(spec.id, partial(units.catch_up, spec), done, interval=interval)
+        query = CatchUpQuery(spec.id, partial(units.catch_up, spec), done, seldom=units.settings.is_seldom)
         units.catching_up[spec.id] = query
     if (error := query.error) is not None:
         _LOG.warning("unit %s does not catch up: %s", spec.id, error, extra=spec.named)

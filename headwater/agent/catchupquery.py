@@ -15,20 +15,19 @@ from headwater.query.query import Running
 _MOST = 60.0  # seconds to start a query
 _WARM = 2  # repeated batches after which a query is as quick as later
 _PATIENCE = 2.0  # seconds without another batch to repeat after which these are not awaited
-_SELDOM = 4.0  # seconds between two batches above which none is awaited: one slow batch is not noticed there
 
 
 class CatchUpQuery:
     """A query that is being started, runs, or has failed; ``begun`` is the batch after which it begins.
 
-    ``interval``: seconds from one batch of the other unit to the next, as its trigger says.
+    ``seldom``: further batches of the other unit come too seldom to be awaited.
     """
 
-    def __init__(self, unit: str, start: Callable[[], Running], begun: int, *, interval: float = 0.0) -> None:
+    def __init__(self, unit: str, start: Callable[[], Running], begun: int, *, seldom: bool = False) -> None:
         self._unit = unit
         self._start = start
         self._begun = self._done = begun
-        self._patience = _PATIENCE if interval <= _SELDOM else 0.0
+        self._patience = 0.0 if seldom else _PATIENCE
         self._since = time.monotonic()
         self._running: Running | None = None
         self._error: HeadwaterError | None = None

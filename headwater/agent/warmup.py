@@ -29,6 +29,7 @@ from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import MemorySink, Sink
 from headwater.dataflow.sources import BridgedSource, FileSource, RateSource, SensorSource
 from headwater.dataflow.tablesources import DeltaSource, IcebergSource
+from headwater.disk.checkpoint import newest_batch
 from headwater.disk.layout import Layout, full_path
 from headwater.plan.content import source_locations
 from headwater.plan.model import Unit
@@ -41,6 +42,7 @@ _LOG = logging.getLogger(__name__)
 _ROWS = 100  # rows of each input
 _LINE_BYTES = 2**16  # bytes of a file that are searched for lines
 _SECONDS = 60.0  # seconds after which a warm-up ends
+_LOOK = 0.02  # seconds between two looks for its first batch
 _SMALL = 4 * 2**20  # bytes of state up to which windows are closed
 
 
@@ -48,7 +50,8 @@ def warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None = 
     """Run a unit on some rows of its inputs, to their end; raise its errors.
 
     With ``dress``, which makes a checkpoint from other units' state and returns its size in bytes, it continues from
-    that. Nothing is repeated that this Spark has run before. A warm-up of an earlier caller is waited for.
+    that. Nothing is repeated that this Spark has run before. A warm-up of an earlier caller is waited for. Where
+    batches come seldom, one batch shows that the plan works, and windows are not closed.
     """
     with units.warm_ups[spec.unit.checkpoint]:
         _warm_up(units, spec, dress)
@@ -65,27 +68,39 @@ def _warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) 
         kept = dress(stand_in.layout.checkpoint(unit)) if dress is not None else 0
         if units.knows(unit):
             return
+        seldom = units.settings.is_seldom
         # The windows of a large state are not closed: that takes long and shows nothing new.
-        to_the_end = kept <= _SMALL
+        to_the_end = kept <= _SMALL and not seldom
         _lay_out(units, stand_in, spec, stage, end=to_the_end)
         stand_in.start(stage)
         try:
-            _play(stand_in, unit)
+            _play(stand_in, unit, one_batch=seldom)
         finally:
-            stand_in.stop(unit.id)
+            stand_in.stop(unit.id, at_once=seldom)
         units.learn(unit)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _play(stand_in: Units, unit: Unit) -> None:
-    enough = threading.Event()
-    timer = threading.Timer(_SECONDS, enough.set)
-    timer.start()
+def _play(stand_in: Units, unit: Unit, *, one_batch: bool) -> None:
+    """Let a unit read its sample to the end, or only do its first batch."""
+    enough, commits = threading.Event(), stand_in.layout.checkpoint(unit) / "commits"
+    before, ended = newest_batch(commits), threading.Event()
+
+    def watch() -> None:
+        deadline = time.monotonic() + _SECONDS
+        while time.monotonic() < deadline and not (one_batch and newest_batch(commits) > before):
+            if ended.wait(_LOOK):
+                return
+        enough.set()
+
+    thread = threading.Thread(target=watch, name=f"warm-up {unit.id}", daemon=True)
+    thread.start()
     try:
         stand_in.settle(unit.id, enough)
     finally:
-        timer.cancel()
+        ended.set()
+        thread.join()
     running = stand_in[unit.id].running
     error = running.failure(unit.id) if running is not None else None
     if error is not None:

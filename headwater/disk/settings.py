@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headwater.core.quantity import parse_duration
+
+_SELDOM = 4.0  # seconds between two batches
+
 
 @dataclass(frozen=True)
 class ChannelSettings:
@@ -30,6 +34,11 @@ class UnitSettings:
     """Whether a unit that moves may catch up with the running one before it takes over."""
     measure: bool = True
     """Whether queries count the rows of operators whose count does not follow from others; see ``counting``."""
+
+    @property
+    def is_seldom(self) -> bool:
+        """Whether batches are so far apart that a slow one, as the first of a query, is not noticed."""
+        return parse_duration(self.trigger) > _SELDOM
 
     def channel_options(self) -> dict[str, Any]:
         """Return the options of the channels' writers and readers."""

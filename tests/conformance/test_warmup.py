@@ -145,3 +145,21 @@ def test_no_broker_of_messages_is_asked(units: Units, builder: DataflowBuilder) 
         assert not asked.is_set()
         broker.shutdown(socket.SHUT_RDWR)
     listener.join(30)
+
+
+def test_where_batches_come_seldom_one_batch_is_enough(
+    endpoint: LocalEndpoint, builder: DataflowBuilder, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "rows.json").write_text(json.dumps({"ts": "2026-01-01T00:00:00Z"}) + "\n")
+    read = builder.read.json(str(tmp_path / "in"), "ts timestamp").with_watermark("ts", "1 second")
+    counted = read.group_by(hw.window("ts", "10 seconds")).agg(n="count(*)").select("n")
+    counted.map_batches(_marking(tmp_path / "closed"), "n bigint").write.memory("out")
+    spec = planned(builder)
+    for number, trigger in enumerate(("1 minute", "1 second")):
+        units = Units(Layout(tmp_path / f"zone {number}"), endpoint, UnitSettings(trigger=trigger))
+        warm_up(units, spec)
+        assert units.knows(spec.unit)
+        assert (tmp_path / "closed").exists() == (number == 1), "the second batch closes windows"
+        assert stored(units.layout.root / "warm_ups") == []
+        assert not endpoint.session().streams.active

@@ -75,8 +75,11 @@ def apply(plan: DeploymentPlan, store: str) -> int:
 class Controller:
     """`headwater up` in a separate process, killed and restarted at random moments."""
 
-    def __init__(self, name: str, place: Path, seed: int, *, share_spark: bool = True) -> None:
+    def __init__(
+        self, name: str, place: Path, seed: int, *, share_spark: bool = True, trigger: str | None = None
+    ) -> None:
         self.name = name
+        self._trigger = ("--trigger", trigger) if trigger is not None else ()
         self._share = "--share-spark" if share_spark else "--no-share-spark"
         self.place = place
         self.kills = 0
@@ -97,7 +100,7 @@ class Controller:
         root = str(Path(__file__).resolve().parents[2])
         with (self.place / "up.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--home", str(self.place), "--quick", self._share],
+                [*command, "--home", str(self.place), "--quick", self._share, *self._trigger],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": root},
@@ -140,9 +143,11 @@ class Controller:
 
 
 @contextmanager
-def running(name: str, place: Path, *, seed: int, share_spark: bool = True) -> Iterator[Controller]:
+def running(
+    name: str, place: Path, *, seed: int, share_spark: bool = True, trigger: str | None = None
+) -> Iterator[Controller]:
     """Yield a controller; end it afterwards, with the agents that it has started."""
-    started = Controller(name, place, seed=seed, share_spark=share_spark)
+    started = Controller(name, place, seed=seed, share_spark=share_spark, trigger=trigger)
     try:
         yield started
     finally:

@@ -98,6 +98,35 @@ def wait_until_read(place: Path, plan: DeploymentPlan, count: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("kill", [pytest.param(False, id="calm"), pytest.param(True, id="killed")])
+def test_a_unit_with_two_inputs_reads_them_before_its_trigger_is_due(
+    endpoint: LocalEndpoint, tmp_path: Path, *, kill: bool
+) -> None:
+    made = rows(120, seed=22)["L1"]
+    sources = [BoundedSource(tmp_path / n, {"L1": made[i::2]}, rows_per_file=12) for i, n in enumerate("ab")]
+    out = tmp_path / "out"
+    builder = hw.flow(NAME, locations=["L1"])
+    read = [builder.read.json(s.path, SCHEMA, location_as="location").named(f"read_{n}") for n, s in enumerate(sources)]
+    timed = [one.with_watermark("ts", "1 minute").where(f"id % 5 != {n}") for n, one in enumerate(read)]
+    both = timed[0].union(timed[1]).named("both").drop_duplicates("id", "location").named("once")
+    counted = both.group_by(hw.window("ts", "10 seconds"), "location", "k").agg(n="count(*)").named("counted")
+    counted.select("window.start AS begin", "location", "k", "n").named("list").write.parquet(str(out)).named("out")
+    flow = builder.build()
+    with running(NAME, tmp_path, seed=4, trigger="10 seconds") as controller:
+        released = zip(*(s.release() for s in sources), strict=True)
+        for first in ("both", "list", "both", "counted"):
+            step = lifted(flow, CONTINUUM, first)
+            controller.carry_out(apply(step, str(tmp_path / "store.db")), kill=kill)
+            next(released)
+        for _ in released:
+            pass
+        controller.carry_out(deployments.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=False)
+    expected = batch_result(endpoint.session(), flow, CONTINUUM)["out"]
+    assert expected.num_rows > 20
+    assert not compare(expected, written(out))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("every", [pytest.param(1, id="one by one"), pytest.param(4, id="in strides")])
 def test_operators_go_from_unit_to_unit(
     endpoint: LocalEndpoint, tmp_path: Path, controller: Controller, every: int

@@ -23,6 +23,7 @@ from headwater.core.metrics import HostProgress, Progress, UnitProgress
 from headwater.disk.catchup import CatchUpBatches, CatchUpRecord, end_catch_up, read_catch_up, write_catch_up
 from headwater.disk.checkpoint import begin_run, has_written_nothing, may_be_taken_back, newest_batch, take_back
 from headwater.disk.layout import Layout
+from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan.deployment import Edge
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
@@ -238,8 +239,9 @@ def test_a_query_is_cold_until_it_has_repeated_two_batches_or_none_comes(monkeyp
 def test_where_batches_come_seldom_none_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("headwater.agent.catchupquery.time.monotonic", lambda: clock[0])
-    for interval, left in ((4.0, 2), (20.0, 0)):
-        query = CatchUpQuery("u@C1", lambda: Running(cast("StreamingQuery", None)), begun=7, interval=interval)
+    for trigger, left in (("4 seconds", 2), ("20 seconds", 0)):
+        seldom = UnitSettings(trigger=trigger).is_seldom
+        query = CatchUpQuery("u@C1", lambda: Running(cast("StreamingQuery", None)), begun=7, seldom=seldom)
         query._thread.join(PATIENCE)
         assert query.left(7) == 2, "it has just been started"
         clock[0] += 0.1
@@ -303,7 +305,7 @@ def repeating(tmp_path: Path) -> tuple[Any, Any, Checkpoint]:
     layout = Layout(tmp_path)
     spec = SimpleNamespace(unit=unit, id=unit.id, named={})
     query = SimpleNamespace(error=None)
-    settings = SimpleNamespace(channel=SimpleNamespace(fsync=False), trigger="1 second")
+    settings = UnitSettings(channel=ChannelSettings(fsync=False))
     units = SimpleNamespace(
         layout=layout, catching_up={unit.id: query}, end_catch_up=lambda spec: None, settings=settings
     )
