@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from headwater.agent.activeruns import ActiveRuns, stages_of
 from headwater.agent.catchupquery import CatchUpQuery
@@ -38,6 +38,7 @@ from headwater.disk.checkpoint import (
     committed_watermark,
     newest_batch,
     positions,
+    reads_agree,
 )
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import REPLAYED, Layout, sink_directory
@@ -71,8 +72,11 @@ if TYPE_CHECKING:
 
     from headwater.spark.endpoint import Endpoint
 
+Batches = Literal["paced", "unpaced", "one"]
+"""When a query begins its batches: at the zone's interval, one after another; or it does one and ends."""
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
 _ASK = 2.0  # seconds between two requests about it
+_LEVEL = 10.0  # seconds in which all reads of an input reach the same position, as a rule
 _RESTART = 2.0  # seconds until a query that is started again has done a batch
 _TRIES = 50  # waits for a query that end with an error while Spark reports the query as active
 _LOG = logging.getLogger(__name__)
@@ -208,15 +212,12 @@ class Units:
             o.id: TableVersions(self.layout.table(unit, f"{o.id}-{tag_of(spec.flow.keys[o.id])}"), o) for o in found
         }
 
-    def start(self, spec: UnitSpec, *, unpaced: bool = False) -> None:
-        """Start a unit's query where it stopped last, or adopt it when it runs already.
-
-        ``unpaced``: it begins its batches one after another, whatever the trigger of the zone is.
-        """
+    def start(self, spec: UnitSpec, *, batches: Batches = "paced") -> None:
+        """Start a unit's query where it stopped last, or adopt it when it runs already."""
         with self._explained(spec), self.asking_spark():
-            self._start(spec, unpaced=unpaced)
+            self._start(spec, batches)
 
-    def _start(self, spec: UnitSpec, *, unpaced: bool) -> None:
+    def _start(self, spec: UnitSpec, batches: Batches) -> None:
         work = self.enter(spec)
         if work.finished:
             return
@@ -233,7 +234,7 @@ class Units:
             resume(spec, checkpoint, compiled.sink_writers, partial(self.channels.log, spec))
             set_state_format(spec, checkpoint)
             continue_reads(spec, checkpoint, compiled.reads)
-        work.running = self._begin(spec, compiled, checkpoint, unpaced=unpaced)
+        work.running = self._begin(spec, compiled, checkpoint, batches)
         self._save(work)
         work.running.wait_until_ready()
 
@@ -265,9 +266,9 @@ class Units:
         spec: UnitSpec,
         compiled: CompiledUnit,
         checkpoint: Path,
+        batches: Batches = "paced",
         *,
         catches_up: bool = False,
-        unpaced: bool = False,
     ) -> Running:
         """Start a query from a unit's checkpoint."""
         passed, before = committed_watermark(checkpoint), newest_batch(checkpoint / "commits")
@@ -277,7 +278,7 @@ class Units:
         if paced:
             pace = Pace(seconds=parse_duration(trigger), on_arrival=compiled.one_channel)
             write_pace(self.layout.pace(spec.unit), pace)
-        if paced or unpaced:
+        if paced or batches == "unpaced":
             trigger = "0 seconds"
         checked = self._checked_files(spec)
         needed = 0
@@ -317,7 +318,8 @@ class Units:
             else:
                 writer = compiled.frame.writeStream.format(SINK_FORMAT).option("config", config).outputMode("append")
             writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
-            query = writer.trigger(processingTime=trigger).start()
+            writer = writer.trigger(once=True) if batches == "one" else writer.trigger(processingTime=trigger)
+            query = writer.start()
         tally, explain = Tally(compiled.counting), self._explain(spec)
         real_time = real_time_of(spec.flow, spec.unit.operators)
         return Running(
@@ -329,7 +331,7 @@ class Units:
             real_time=real_time,
             slots=needed,
             paced=paced,
-            unpaced=unpaced and not paced,
+            unpaced=batches == "unpaced" and not paced,
             checkpoint=checkpoint,
             before=before,
         )
@@ -392,21 +394,31 @@ class Units:
         change_pace(self.layout.pace(unit), ending=True)
 
     def set_draining(self, spec: UnitSpec, *, draining: bool) -> None:
-        """Let a unit's query read its input as fast as it can while others wait for it, or keep its interval again.
-
-        Where Spark begins the batches, the query is started again, unless its next batch is due sooner than that takes.
-        """
-        change_pace(self.layout.pace(spec.unit), draining=draining)
+        """Let a unit's query read its input as fast as it can while others wait for it, or keep its interval again."""
         work = self._known(spec.id)
-        running = work.running
-        if running is None or running.paced or running.real_time or running.unpaced == draining:
+        if draining:
+            self._hurry(work)
             return
-        interval = parse_duration(self.settings.trigger)
-        if draining and interval - time.time() % max(interval, 1e-9) < _RESTART:
+        change_pace(self.layout.pace(spec.unit), draining=False)
+        if work.running is not None and work.running.unpaced:
+            self._start_again(work, "paced")
+
+    def _hurry(self, work: Work) -> None:
+        """Let a unit begin its batches one after another.
+
+        Where Spark begins them, the query is started again, unless its next batch is due sooner than that takes.
+        """
+        change_pace(self.layout.pace(work.unit), draining=True)
+        running, interval = work.running, parse_duration(self.settings.trigger)
+        if running is None or running.paced or running.unpaced or running.real_time or interval <= _RESTART:
             return
-        self.stop(spec.id)
+        if interval - time.time() % interval > _RESTART:
+            self._start_again(work, "unpaced")
+
+    def _start_again(self, work: Work, batches: Batches) -> None:
+        self.stop(work.unit.id)
         self.forget(work.unit)
-        self.start(work.spec, unpaced=draining)
+        self.start(work.spec, batches=batches)
 
     def is_outdated(self, work: Work) -> bool:
         """Return whether a running query is to be started again.
@@ -435,8 +447,11 @@ class Units:
 
     def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:
         """End a unit's query at a batch boundary and store its totals; see ``Running.stop``."""
-        self.bridges.stop(unit)
         work = self._work.get(unit)
+        if work is not None and level:
+            self._level(work)
+            work = self._work[unit]
+        self.bridges.stop(unit)
         if work is None or work.running is None or work.finished or not self.endpoint.alive:
             return
         self._wait_no_longer(work.unit)
@@ -445,6 +460,19 @@ class Units:
         if work.running.last_batch >= 0:
             self.learn(work.unit)
         self._save(work)
+
+    def _level(self, work: Work) -> None:
+        """Let a unit read an input that it reads more than once equally far, for some seconds."""
+        checkpoint, deadline = self.layout.checkpoint(work.unit), time.monotonic() + _LEVEL
+        running = work.running
+        if running is None or running.real_time or work.finished or not self.endpoint.alive or reads_agree(checkpoint):
+            return
+        self._hurry(work)
+        running = self._work[work.unit.id].running
+        while running is not None and running.failure(work.unit.id) is None and time.monotonic() < deadline:
+            if reads_agree(checkpoint):
+                return
+            time.sleep(_LOOK / 5)
 
     def lose_ended(self) -> None:
         """Mark all queries as ended when Spark has ended and was restarted."""

@@ -29,7 +29,6 @@ from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import MemorySink, Sink
 from headwater.dataflow.sources import BridgedSource, FileSource, RateSource, SensorSource
 from headwater.dataflow.tablesources import DeltaSource, IcebergSource
-from headwater.disk.checkpoint import newest_batch
 from headwater.disk.layout import Layout, full_path
 from headwater.plan.content import source_locations
 from headwater.plan.model import Unit
@@ -42,7 +41,6 @@ _LOG = logging.getLogger(__name__)
 _ROWS = 100  # rows of each input
 _LINE_BYTES = 2**16  # bytes of a file that are searched for lines
 _SECONDS = 60.0  # seconds after which a warm-up ends
-_LOOK = 0.02  # seconds between two looks for its first batch
 _SMALL = 4 * 2**20  # bytes of state up to which windows are closed
 
 
@@ -72,35 +70,24 @@ def _warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) 
         # The windows of a large state are not closed: that takes long and shows nothing new.
         to_the_end = kept <= _SMALL and not seldom
         _lay_out(units, stand_in, spec, stage, end=to_the_end)
-        stand_in.start(stage)
+        stand_in.start(stage, batches="one" if seldom else "paced")
         try:
-            _play(stand_in, unit, one_batch=seldom)
+            _play(stand_in, unit)
         finally:
-            stand_in.stop(unit.id, at_once=seldom)
+            stand_in.stop(unit.id)
         units.learn(unit)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _play(stand_in: Units, unit: Unit, *, one_batch: bool) -> None:
-    """Let a unit read its sample to the end, or only do its first batch."""
-    enough, commits = threading.Event(), stand_in.layout.checkpoint(unit) / "commits"
-    before, ended = newest_batch(commits), threading.Event()
-
-    def watch() -> None:
-        deadline = time.monotonic() + _SECONDS
-        while time.monotonic() < deadline and not (one_batch and newest_batch(commits) > before):
-            if ended.wait(_LOOK):
-                return
-        enough.set()
-
-    thread = threading.Thread(target=watch, name=f"warm-up {unit.id}", daemon=True)
-    thread.start()
+def _play(stand_in: Units, unit: Unit) -> None:
+    enough = threading.Event()
+    timer = threading.Timer(_SECONDS, enough.set)
+    timer.start()
     try:
         stand_in.settle(unit.id, enough)
     finally:
-        ended.set()
-        thread.join()
+        timer.cancel()
     running = stand_in[unit.id].running
     error = running.failure(unit.id) if running is not None else None
     if error is not None:

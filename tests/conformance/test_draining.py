@@ -6,9 +6,12 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 import headwater as hw
 from headwater.agent.units import Units
 from headwater.continuum.model import Continuum
+from headwater.disk.checkpoint import newest_batch
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
@@ -85,3 +88,27 @@ def test_a_change_that_is_called_off_gives_the_unit_its_trigger_back(endpoint: L
         running = units[spec.id].running
         assert running is not None and running.unpaced == draining
     units.stop(spec.id)
+
+
+def test_a_unit_that_has_read_an_input_unequally_far_does_not_wait_for_its_trigger_to_stop(
+    endpoint: LocalEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "in"
+    place.mkdir()
+    (place / "0.json").write_text(json.dumps({"id": 0}))
+    builder = hw.flow("unequal", locations=["L1"])
+    builder.read.json(str(place), "id bigint").write.json(str(tmp_path / "out"))
+    plan = build(builder.build(), CONTINUUM)
+    spec = spec_of(plan, plan.units[0].id)
+    units = Units(Layout(tmp_path / "zone"), endpoint, UnitSettings(trigger="10 hours"))
+    units.start(spec)
+    commits, deadline = units.layout.checkpoint(spec.unit) / "commits", time.monotonic() + PATIENCE
+    while newest_batch(commits) < 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (place / "1.json").write_text(json.dumps({"id": 1}))
+    monkeypatch.setattr("headwater.agent.units.reads_agree", lambda checkpoint: newest_batch(commits) > 0)
+    units.stop(spec.id, level=True)
+    assert newest_batch(commits) == 1
+    lines = [line for f in (tmp_path / "out").glob("*.json") for line in f.read_text().splitlines()]
+    assert sorted(json.loads(line)["id"] for line in lines) == [0, 1]
