@@ -60,6 +60,13 @@ def _tells(block: str) -> bool:
     return block.lstrip().startswith(tuple(f'"{name}' for name in _TELLING))
 
 
+_UP = """
+import pathlib, sys, threading
+from headwater.app import deployments
+store, home, *options = sys.argv[1:]
+deployments.up(store, home=pathlib.Path(home), options=tuple(options), stop=threading.Event(), say=print)
+"""
+"""`headwater up` with options for the agents that it starts."""
 _NOT_REACHED = "apply again when the node can be reached"
 """The hint of a change that is given up where an agent does not answer for minutes: it may be this busy."""
 _AGAIN = 5
@@ -79,7 +86,7 @@ class Controller:
         self, name: str, place: Path, seed: int, *, share_spark: bool = True, trigger: str | None = None
     ) -> None:
         self.name = name
-        self._trigger = ("--trigger", trigger) if trigger is not None else ()
+        self._trigger = trigger
         self._share = "--share-spark" if share_spark else "--no-share-spark"
         self.place = place
         self.kills = 0
@@ -87,23 +94,14 @@ class Controller:
         self._start()
 
     def _start(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "headwater",
-            "up",
-            "--listen",
-            "none",
-            "--store",
-            str(self.place / "store.db"),
-        ]
+        store, place = str(self.place / "store.db"), str(self.place)
+        words = ["-m", "headwater", "up", "--listen", "none", "--store", store, "--home", place, "--quick", self._share]
+        if self._trigger is not None:
+            words = ["-c", _UP, store, place, "--quick", "--trigger", self._trigger]
         root = str(Path(__file__).resolve().parents[2])
         with (self.place / "up.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--home", str(self.place), "--quick", self._share, *self._trigger],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": root},
+                [sys.executable, *words], stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": root}
             )
 
     def carry_out(self, version: int, *, kill: bool) -> None:

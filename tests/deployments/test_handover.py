@@ -102,7 +102,7 @@ def wait_until_read(place: Path, plan: DeploymentPlan, count: int) -> None:
 def test_a_unit_with_two_inputs_reads_them_before_its_trigger_is_due(
     endpoint: LocalEndpoint, tmp_path: Path, *, kill: bool
 ) -> None:
-    made = rows(120, seed=22)["L1"]
+    made = rows(240, seed=22)["L1"]
     sources = [BoundedSource(tmp_path / n, {"L1": made[i::2]}, rows_per_file=12) for i, n in enumerate("ab")]
     out = tmp_path / "out"
     builder = hw.flow(NAME, locations=["L1"])
