@@ -17,6 +17,7 @@ from headwater.agent import catchup
 from headwater.agent.batchspans import BatchSpans
 from headwater.agent.finishing import Finishing
 from headwater.agent.formeroutput import settle
+from headwater.agent.haste import hurry, keep_pace, level
 from headwater.agent.heldoutput import try_to_publish
 from headwater.agent.relays import Relays
 from headwater.agent.storedtasks import Task, stored_tasks, upgrade_tasks
@@ -258,7 +259,7 @@ class NodeTasks:
         # One that was stopped is still here where its totals could not be saved, on a full disk.
         runs = query is not None and not query.stopped and query.failure(spec.id) is None
         if work is not None and runs and incarnation(work.unit) == incarnation(unit):
-            units.set_draining(spec, draining=False)
+            keep_pace(units, spec.id)
             units.update_inputs(spec)
             return
         self._stop(spec.id)
@@ -338,6 +339,8 @@ class NodeTasks:
         self._finishing.end(unit)
         units = self._own
         if units is not None and units.get(unit) is not None:
+            if clean:
+                level(units, unit)
             units.stop(unit, at_once=at_once, level=clean)
             units.forget(units[unit].unit)
 
@@ -348,14 +351,14 @@ class NodeTasks:
     def drained(self, spec: UnitSpec) -> bool:
         """Return whether a unit has read all entries that its inputs held at the first call."""
         with self.alone(spec.id):
-            units = self.units_of(spec)
+            units, key = self.units_of(spec), (spec.id, spec.digest)
             work = units.get(spec.id)
+            if work is not None and work.running is not None and key not in self._goals:
+                self._goals[key] = {c.id: self._latest(units, spec, c) for c in spec.inputs}
+                hurry(units, spec.id)
+                work = units[spec.id]
             if work is None or work.running is None:
                 raise Unavailable("is not running (yet)", where=f"unit {spec.id}", hint="start it, or wait")
-            key = (spec.id, spec.digest)
-            if key not in self._goals:
-                self._goals[key] = {c.id: self._latest(units, spec, c) for c in spec.inputs}
-                units.set_draining(spec, draining=True)
             work.running.observe()
             if not all(work.has_read(c, units.channels.log(spec, c), self._goals[key][c.id]) for c in spec.inputs):
                 return False

@@ -38,7 +38,6 @@ from headwater.disk.checkpoint import (
     committed_watermark,
     newest_batch,
     positions,
-    reads_agree,
 )
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import REPLAYED, Layout, sink_directory
@@ -76,8 +75,6 @@ Batches = Literal["paced", "unpaced", "one"]
 """When a query begins its batches: at the zone's interval, one after another; or it does one and ends."""
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
 _ASK = 2.0  # seconds between two requests about it
-_LEVEL = 10.0  # seconds in which all reads of an input reach the same position, as a rule
-_RESTART = 2.0  # seconds until a query that is started again has done a batch
 _TRIES = 50  # waits for a query that end with an error while Spark reports the query as active
 _LOG = logging.getLogger(__name__)
 
@@ -393,33 +390,6 @@ class Units:
         end_catch_up(self.layout.catch_up(unit))
         change_pace(self.layout.pace(unit), ending=True)
 
-    def set_draining(self, spec: UnitSpec, *, draining: bool) -> None:
-        """Let a unit's query read its input as fast as it can while others wait for it, or keep its interval again."""
-        work = self._known(spec.id)
-        if draining:
-            self._hurry(work)
-            return
-        change_pace(self.layout.pace(spec.unit), draining=False)
-        if work.running is not None and work.running.unpaced:
-            self._start_again(work, "paced")
-
-    def _hurry(self, work: Work) -> None:
-        """Let a unit begin its batches one after another.
-
-        Where Spark begins them, the query is started again, unless its next batch is due sooner than that takes.
-        """
-        change_pace(self.layout.pace(work.unit), draining=True)
-        running, interval = work.running, parse_duration(self.settings.trigger)
-        if running is None or running.paced or running.unpaced or running.real_time or interval <= _RESTART:
-            return
-        if interval - time.time() % interval > _RESTART:
-            self._start_again(work, "unpaced")
-
-    def _start_again(self, work: Work, batches: Batches) -> None:
-        self.stop(work.unit.id)
-        self.forget(work.unit)
-        self.start(work.spec, batches=batches)
-
     def is_outdated(self, work: Work) -> bool:
         """Return whether a running query is to be started again.
 
@@ -447,11 +417,8 @@ class Units:
 
     def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:
         """End a unit's query at a batch boundary and store its totals; see ``Running.stop``."""
-        work = self._work.get(unit)
-        if work is not None and level:
-            self._level(work)
-            work = self._work[unit]
         self.bridges.stop(unit)
+        work = self._work.get(unit)
         if work is None or work.running is None or work.finished or not self.endpoint.alive:
             return
         self._wait_no_longer(work.unit)
@@ -460,19 +427,6 @@ class Units:
         if work.running.last_batch >= 0:
             self.learn(work.unit)
         self._save(work)
-
-    def _level(self, work: Work) -> None:
-        """Let a unit read an input that it reads more than once equally far, for some seconds."""
-        checkpoint, deadline = self.layout.checkpoint(work.unit), time.monotonic() + _LEVEL
-        running = work.running
-        if running is None or running.real_time or work.finished or not self.endpoint.alive or reads_agree(checkpoint):
-            return
-        self._hurry(work)
-        running = self._work[work.unit.id].running
-        while running is not None and running.failure(work.unit.id) is None and time.monotonic() < deadline:
-            if reads_agree(checkpoint):
-                return
-            time.sleep(_LOOK / 5)
 
     def lose_ended(self) -> None:
         """Mark all queries as ended when Spark has ended and was restarted."""

@@ -1,4 +1,4 @@
-"""A unit that others wait for reads its input before its trigger is due, on a real Spark."""
+"""A unit for which a change waits does its batches before its trigger is due, on a real Spark."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
+from headwater.agent.haste import hurry, keep_pace, level
 from headwater.agent.units import Units
 from headwater.continuum.model import Continuum
 from headwater.disk.checkpoint import newest_batch
@@ -54,9 +55,9 @@ def test_a_unit_that_drains_does_not_wait_for_its_trigger(endpoint: LocalEndpoin
     units.start(spec)
     wait(1)
     release(1)
-    units.set_draining(spec, draining=True)
+    hurry(units, spec.id)
     wait(2)
-    units.set_draining(spec, draining=True)  # asked again, it goes on
+    hurry(units, spec.id)  # asked again, it goes on
     release(2)
     wait(3)
     # Another agent does not adopt the query, and starts it with the trigger.
@@ -68,7 +69,7 @@ def test_a_unit_that_drains_does_not_wait_for_its_trigger(endpoint: LocalEndpoin
     other.start(spec)
     running = other[spec.id].running
     assert running is not None and not running.unpaced
-    other.set_draining(spec, draining=False)
+    keep_pace(other, spec.id)
     assert other[spec.id].running is running
     other.stop(spec.id)
     found.session().client.close()
@@ -83,10 +84,10 @@ def test_a_change_that_is_called_off_gives_the_unit_its_trigger_back(endpoint: L
     spec = spec_of(plan, plan.units[0].id)
     units = Units(Layout(tmp_path / "zone"), endpoint, UnitSettings(trigger="10 hours"))
     units.start(spec)
-    for draining in (True, False):
-        units.set_draining(spec, draining=draining)
+    for change, unpaced in ((hurry, True), (keep_pace, False)):
+        change(units, spec.id)
         running = units[spec.id].running
-        assert running is not None and running.unpaced == draining
+        assert running is not None and running.unpaced == unpaced
     units.stop(spec.id)
 
 
@@ -107,7 +108,8 @@ def test_a_unit_that_has_read_an_input_unequally_far_does_not_wait_for_its_trigg
         assert time.monotonic() < deadline
         time.sleep(0.05)
     (place / "1.json").write_text(json.dumps({"id": 1}))
-    monkeypatch.setattr("headwater.agent.units.reads_agree", lambda checkpoint: newest_batch(commits) > 0)
+    monkeypatch.setattr("headwater.agent.haste.reads_agree", lambda checkpoint: newest_batch(commits) > 0)
+    level(units, spec.id)
     units.stop(spec.id, level=True)
     assert newest_batch(commits) == 1
     lines = [line for f in (tmp_path / "out").glob("*.json") for line in f.read_text().splitlines()]

@@ -1,0 +1,58 @@
+"""Let a unit do its batches before its trigger is due, while a change waits for them.
+
+A query that waits for the begin of each batch itself is told by its pace file. Where Spark begins the batches, the
+query is started again without an interval, which takes about as long as a batch.
+"""
+
+from __future__ import annotations
+
+import time
+
+from headwater.agent.units import Batches, Units
+from headwater.agent.work import Work
+from headwater.core.quantity import parse_duration
+from headwater.disk.checkpoint import reads_agree
+from headwater.disk.pace import change_pace
+
+_LEVEL = 10.0  # seconds in which all reads of an input reach the same position, as a rule
+_RESTART = 2.0  # seconds until a query that is started again has done a batch
+_LOOK = 0.02
+
+
+def hurry(units: Units, unit: str) -> None:
+    """Let a unit begin its batches one after another, unless Spark begins the next one soon anyway."""
+    work = units[unit]
+    change_pace(units.layout.pace(work.unit), draining=True)
+    running, interval = work.running, parse_duration(units.settings.trigger)
+    if running is None or running.paced or running.unpaced or running.real_time or interval <= _RESTART:
+        return
+    if interval - time.time() % interval > _RESTART:
+        _start_again(units, work, "unpaced")
+
+
+def keep_pace(units: Units, unit: str) -> None:
+    """Let a unit keep its interval again."""
+    work = units[unit]
+    change_pace(units.layout.pace(work.unit), draining=False)
+    if work.running is not None and work.running.unpaced:
+        _start_again(units, work, "paced")
+
+
+def level(units: Units, unit: str) -> None:
+    """Let a unit read each input equally far with all its reads of it; give up after some seconds."""
+    work = units[unit]
+    checkpoint, running = units.layout.checkpoint(work.unit), work.running
+    if running is None or running.real_time or work.finished or not units.endpoint.alive or reads_agree(checkpoint):
+        return
+    hurry(units, unit)
+    running, deadline = units[unit].running, time.monotonic() + _LEVEL
+    while running is not None and running.failure(unit) is None and time.monotonic() < deadline:
+        if reads_agree(checkpoint):
+            return
+        time.sleep(_LOOK)
+
+
+def _start_again(units: Units, work: Work, batches: Batches) -> None:
+    units.stop(work.unit.id)
+    units.forget(work.unit)
+    units.start(work.spec, batches=batches)
