@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -201,16 +202,18 @@ class Change:
 
 
 def judge(change: Change, moments: Sequence[float], lags: Sequence[float], calm: float) -> tuple[float, float]:
-    """Return the longest time without output around a change, and the time until lag is as before.
+    """Return the longest time without output around a change, and the time until lag is usual.
 
-    ``moments`` are those of outputs in order, ``lags`` the seconds from a window's last trip to its output.
+    ``moments`` are those of outputs in order, ``lags`` the seconds from a window's last trip to its output. Lag is usual
+    as before the change, or as it is later with the new units: windows close later where other units close them.
     """
     reach = range(1, len(moments))
     near = [n for n in reach if moments[n] >= change.begun and moments[n - 1] <= change.ended + calm]
     gap, first = max((moments[n] - moments[n - 1], n) for n in near)
     stopped = moments[first - 1]
     before = sorted(lag for t, lag in zip(moments, lags, strict=True) if stopped - calm <= t <= stopped)
-    usual = common.quantile(before, 0.95) * 1.1
+    later = [lag for t, lag in zip(moments, lags, strict=True) if change.ended + calm < t <= change.ended + 2 * calm]
+    usual = 1.1 * max(common.quantile(before, 0.95), median(later) if later else 0.0)
     late = [n for n in near if n >= first and lags[n] > usual]
     return gap, (moments[late[-1] + 1 if late else first] - stopped)
 
