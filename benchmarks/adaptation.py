@@ -204,8 +204,8 @@ class Change:
 def judge(change: Change, moments: Sequence[float], lags: Sequence[float], calm: float) -> tuple[float, float]:
     """Return the longest time without output around a change, and the time until lag is usual.
 
-    ``moments`` are those of outputs in order, ``lags`` the seconds from a window's last trip to its output. Lag is usual
-    as before the change, or as it is later with the new units: windows close later where other units close them.
+    ``moments`` are those of outputs in order, ``lags`` the seconds from a window's last trip to its output. Lag is
+    usual as before the change, or as it is later with the new units: windows close later where other units close them.
     """
     reach = range(1, len(moments))
     near = [n for n in reach if moments[n] >= change.begun and moments[n - 1] <= change.ended + calm]
