@@ -24,9 +24,9 @@ def hurry(units: Units, unit: str) -> None:
     work = units[unit]
     change_pace(units.layout.pace(work.unit), draining=True)
     running, interval = work.running, parse_duration(units.settings.trigger)
-    if running is None or running.paced or running.unpaced or running.real_time or interval <= _RESTART:
+    if running is None or running.paced or running.unpaced or running.real_time or work.finished:
         return
-    if interval - time.time() % interval > _RESTART:
+    if interval > _RESTART and interval - time.time() % interval > _RESTART:
         _start_again(units, work, "unpaced")
 
 

@@ -89,6 +89,10 @@ def test_a_change_that_is_called_off_gives_the_unit_its_trigger_back(endpoint: L
         running = units[spec.id].running
         assert running is not None and running.unpaced == unpaced
     units.stop(spec.id)
+    work = units[spec.id]
+    work.finished = True
+    hurry(units, spec.id)
+    assert units[spec.id] is work, "it has used up its input"
 
 
 def test_a_unit_that_has_read_an_input_unequally_far_does_not_wait_for_its_trigger_to_stop(
