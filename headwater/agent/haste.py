@@ -34,7 +34,7 @@ def keep_pace(units: Units, unit: str) -> None:
     """Let a unit keep its interval again."""
     work = units[unit]
     change_pace(units.layout.pace(work.unit), draining=False)
-    if work.running is not None and work.running.unpaced:
+    if work.running is not None and work.running.unpaced and not work.finished:
         _start_again(units, work, "paced")
 
 
