@@ -12,11 +12,11 @@ from functools import cache
 
 from headwater.core.errors import DeploymentError
 from headwater.core.metrics import Progress
-from headwater.dataflow.sinks import Sink
 from headwater.plan.catchup import can_catch_up, lacks_room, price_of
 from headwater.plan.diff import PlanDiff, State
 from headwater.plan.document import plan_id
 from headwater.plan.ending import Placed, by_place, place_of
+from headwater.plan.formeroutput import settle_former_output
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.plan.spec import spec_of
 from headwater.plan.steps import (
@@ -25,7 +25,6 @@ from headwater.plan.steps import (
     Check,
     Drain,
     Forget,
-    FormerOutput,
     FormerOutputChoice,
     Incarnation,
     Load,
@@ -63,32 +62,9 @@ def steps_to(
     if canary is not None:
         _require_way_back(diff)
     steps = _Ordering(diff, unit_statuses, plans, canary, seen or Progress(seconds=0.0)).result()
-    settled = _settle_former_output(diff, unit_statuses, plans, former_output)
+    settled = settle_former_output(diff, unit_statuses, plans, former_output)
     checks = 0 if former_output == "refuse" else sum(isinstance(s, Check) for s in steps)
     return (*steps[:checks], *settled, *steps[checks:])
-
-
-def _settle_former_output(
-    diff: PlanDiff, unit_statuses: UnitStatuses, plans: Plans, choice: FormerOutputChoice
-) -> list[Step]:
-    """Settle the output in sinks to which no unit of the deployment writes: it is of other runs.
-
-    Rows that a pool wrote for a dataflow that has left it are of another run, too.
-    """
-    plan, active = diff.wanted, diff.running
-    units = [(plans[s.plan], plans[s.plan].unit(key[0])) for key, s in unit_statuses.items() if not s.ahead]
-    units += [(active, unit) for unit in active.units] if active is not None else []
-    written = {sink.target for owner, unit in units for sink in _lasting_sinks(owner, unit)}
-    found: list[Step] = []
-    for unit in plan.units:
-        if new := tuple(sink.id for sink in _lasting_sinks(plan, unit) if sink.target not in written):
-            found.append(FormerOutput(plan=plan_id(plan), unit=unit.id, choice=choice, sinks=new))
-    return found
-
-
-def _lasting_sinks(plan: DeploymentPlan, unit: Unit) -> list[Sink]:
-    found = (plan.dataflow[id_] for id_ in unit.outputs)
-    return [operator for operator in found if isinstance(operator, Sink) and operator.target is not None]
 
 
 def _require_way_back(diff: PlanDiff) -> None:
