@@ -6,6 +6,7 @@ and the same Spark; with reuse all are one pool. The measurement begins some tim
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -159,7 +160,11 @@ class Platform:
             ]
 
     def measured(self, seconds: float) -> dict[str, float]:
-        """Measure the cores that the zone takes, and its memory, over some seconds."""
+        """Measure the cores that the zone takes, and its memory, over some seconds.
+
+        These become a multiple of the trigger: all queries begin their batches at the same moments.
+        """
+        seconds = max(1, math.ceil(seconds / self._trigger)) * self._trigger if self._trigger else seconds
         before, begun = _cpu(self._processes()), time.monotonic()
         time.sleep(seconds)
         after = _cpu(self._processes())
