@@ -23,14 +23,14 @@ from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.stretched_query import Settings
 from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, FLOWUNITS, TRIGGER, Burst, Shape
 from benchmarks.netlab import Lab, ProcessorShares
-from headwater.spark.serverconf import CLASSES_ROOM, KEEP_COMPILED, OPTIMIZE_LATER, STREAMING_CONF
+from headwater.spark.serverconf import CLASS_MEMORY, KEEP_COMPILED, OPTIMIZE_LATER, STREAMING_CONF
 
 # Every zone has a network of its own, so the same ports serve all.
 MASTER_PORT, STORAGE_PORT, EVENTS_PORT = 7077, 9870, 7070
 EXECUTOR_MB, DRIVER_MB, DAEMON_MB = 512, 768, 96
 _READY_SECONDS = 240.0
 _HERE = Path(__file__).parent
-JAVA_OPTIONS = f"-XX:+UseSerialGC -XX:-UsePerfData {CLASSES_ROOM} {KEEP_COMPILED} {OPTIMIZE_LATER}"
+JAVA_OPTIONS = f"-XX:+UseSerialGC -XX:-UsePerfData {CLASS_MEMORY} {KEEP_COMPILED} {OPTIMIZE_LATER}"
 CONF: Mapping[str, str] = {
     **STREAMING_CONF,
     "spark.ui.enabled": "false",

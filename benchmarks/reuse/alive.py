@@ -160,9 +160,9 @@ class Platform:
             ]
 
     def measured(self, seconds: float) -> dict[str, float]:
-        """Measure the cores that the zone takes, and its memory, over some seconds.
+        """Measure the cores that the zone takes, and its memory.
 
-        These become a multiple of the trigger: all queries begin their batches at the same moments.
+        ``seconds`` is rounded up to whole triggers, because all queries begin their batches at the same moments.
         """
         seconds = max(1, math.ceil(seconds / self._trigger)) * self._trigger if self._trigger else seconds
         before, begun = _cpu(self._processes()), time.monotonic()

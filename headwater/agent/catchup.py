@@ -46,7 +46,7 @@ def catch_up(units: Units, spec: UnitSpec, source: str, early: Saved, begin: Cal
     _extend(units, spec, replace(found, until=None), early, done)
     query = units.catching_up.get(spec.id)
     if query is None:
-        query = CatchUpQuery(spec.id, partial(units.catch_up, spec), done, seldom=units.settings.is_seldom)
+        query = CatchUpQuery(spec.id, partial(units.catch_up, spec), done, rare_batches=units.settings.rare_batches)
         units.catching_up[spec.id] = query
     if (error := query.error) is not None:
         _LOG.warning("unit %s does not catch up: %s", spec.id, error, extra=spec.named)

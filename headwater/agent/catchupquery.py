@@ -20,14 +20,14 @@ _PATIENCE = 2.0  # seconds without another batch to repeat after which these are
 class CatchUpQuery:
     """A query that is being started, runs, or has failed; ``begun`` is the batch after which it begins.
 
-    ``seldom``: further batches of the other unit come too seldom to be awaited.
+    ``rare_batches``: further batches of the other unit are too far apart to be awaited.
     """
 
-    def __init__(self, unit: str, start: Callable[[], Running], begun: int, *, seldom: bool = False) -> None:
+    def __init__(self, unit: str, start: Callable[[], Running], begun: int, *, rare_batches: bool = False) -> None:
         self._unit = unit
         self._start = start
         self._begun = self._done = begun
-        self._patience = 0.0 if seldom else _PATIENCE
+        self._patience = 0.0 if rare_batches else _PATIENCE
         self._since = time.monotonic()
         self._running: Running | None = None
         self._error: HeadwaterError | None = None

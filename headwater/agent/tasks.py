@@ -15,9 +15,9 @@ from pathlib import Path
 
 from headwater.agent import catchup
 from headwater.agent.batchspans import BatchSpans
+from headwater.agent.earlybatches import begin_early, keep_interval, level_reads
 from headwater.agent.finishing import Finishing
 from headwater.agent.formeroutput import settle
-from headwater.agent.haste import hurry, keep_pace, level
 from headwater.agent.heldoutput import try_to_publish
 from headwater.agent.relays import Relays
 from headwater.agent.storedtasks import Task, stored_tasks, upgrade_tasks
@@ -259,7 +259,7 @@ class NodeTasks:
         # One that was stopped is still here where its totals could not be saved, on a full disk.
         runs = query is not None and not query.stopped and query.failure(spec.id) is None
         if work is not None and runs and incarnation(work.unit) == incarnation(unit):
-            keep_pace(units, spec.id)
+            keep_interval(units, spec.id)
             units.update_inputs(spec)
             return
         self._stop(spec.id)
@@ -340,7 +340,7 @@ class NodeTasks:
         units = self._own
         if units is not None and units.get(unit) is not None:
             if clean:
-                level(units, unit)
+                level_reads(units, unit)
             units.stop(unit, at_once=at_once, level=clean)
             units.forget(units[unit].unit)
 
@@ -355,7 +355,7 @@ class NodeTasks:
             work = units.get(spec.id)
             if work is not None and work.running is not None and key not in self._goals:
                 self._goals[key] = {c.id: self._latest(units, spec, c) for c in spec.inputs}
-                hurry(units, spec.id)
+                begin_early(units, spec.id)
                 work = units[spec.id]
             if work is None or work.running is None:
                 raise Unavailable("is not running (yet)", where=f"unit {spec.id}", hint="start it, or wait")

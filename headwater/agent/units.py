@@ -71,8 +71,8 @@ if TYPE_CHECKING:
 
     from headwater.spark.endpoint import Endpoint
 
-Batches = Literal["paced", "unpaced", "one"]
-"""When a query begins its batches: at the zone's interval, one after another; or it does one and ends."""
+Batches = Literal["on_trigger", "back_to_back", "once"]
+"""When a query begins its batches: at the zone's trigger, or one after another; ``once``: it does one, and ends."""
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
 _ASK = 2.0  # seconds between two requests about it
 _TRIES = 50  # waits for a query that end with an error while Spark reports the query as active
@@ -174,12 +174,14 @@ class Units:
         self._learned.add((self.endpoint.generation, unit.key, unit.operators))
 
     def _compiled(self, spec: UnitSpec) -> CompiledUnit:
-        ready = self._ready.pop(spec.id, None)
+        ready = self._ready.get(spec.id)
+        if ready is not None and ready[0].digest == spec.digest:
+            del self._ready[spec.id]
+        else:
+            ready = None  # a version that is to replace this one, which starts once more before
         if any(isinstance(o, Lookup) for o in spec.flow.operators):
             return self.compile(spec, starts=True)
-        if ready is not None and ready[0].digest == spec.digest and ready[1] == self.endpoint.generation:
-            return ready[2]
-        return self.compile(spec)
+        return ready[2] if ready is not None and ready[1] == self.endpoint.generation else self.compile(spec)
 
     def compile(self, spec: UnitSpec, *, starts: bool = False, catches_up: bool = False) -> CompiledUnit:
         """Compile a unit; raise its errors. Nothing is started.
@@ -209,7 +211,7 @@ class Units:
             o.id: TableVersions(self.layout.table(unit, f"{o.id}-{tag_of(spec.flow.keys[o.id])}"), o) for o in found
         }
 
-    def start(self, spec: UnitSpec, *, batches: Batches = "paced") -> None:
+    def start(self, spec: UnitSpec, *, batches: Batches = "on_trigger") -> None:
         """Start a unit's query where it stopped last, or adopt it when it runs already."""
         with self._explained(spec), self.asking_spark():
             self._start(spec, batches)
@@ -263,7 +265,7 @@ class Units:
         spec: UnitSpec,
         compiled: CompiledUnit,
         checkpoint: Path,
-        batches: Batches = "paced",
+        batches: Batches = "on_trigger",
         *,
         catches_up: bool = False,
     ) -> Running:
@@ -275,7 +277,7 @@ class Units:
         if paced:
             pace = Pace(seconds=parse_duration(trigger), on_arrival=compiled.one_channel)
             write_pace(self.layout.pace(spec.unit), pace)
-        if paced or batches == "unpaced":
+        if paced or batches == "back_to_back":
             trigger = "0 seconds"
         checked = self._checked_files(spec)
         needed = 0
@@ -315,7 +317,7 @@ class Units:
             else:
                 writer = compiled.frame.writeStream.format(SINK_FORMAT).option("config", config).outputMode("append")
             writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
-            writer = writer.trigger(once=True) if batches == "one" else writer.trigger(processingTime=trigger)
+            writer = writer.trigger(once=True) if batches == "once" else writer.trigger(processingTime=trigger)
             query = writer.start()
         tally, explain = Tally(compiled.counting), self._explain(spec)
         real_time = real_time_of(spec.flow, spec.unit.operators)
@@ -328,7 +330,7 @@ class Units:
             real_time=real_time,
             slots=needed,
             paced=paced,
-            unpaced=batches == "unpaced" and not paced,
+            back_to_back=batches == "back_to_back" and not paced,
             checkpoint=checkpoint,
             before=before,
         )
@@ -358,7 +360,7 @@ class Units:
         if query is None:
             return False
         saved = read_note(self.layout.state(work.unit))
-        if saved.get("runs") != _runs(work.unit) or saved.get("unpaced"):
+        if saved.get("runs") != _runs(work.unit) or saved.get("back_to_back"):
             self._end_query(work.spec, query)  # an older query that was to be stopped, or one that drained
             return False
         work.controlled = bool(saved.get("controlled"))

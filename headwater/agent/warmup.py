@@ -49,7 +49,7 @@ def warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None = 
 
     With ``dress``, which makes a checkpoint from other units' state and returns its size in bytes, it continues from
     that. Nothing is repeated that this Spark has run before. A warm-up of an earlier caller is waited for. Where
-    batches come seldom, one batch shows that the plan works, and windows are not closed.
+    batches are rare, one batch shows that the plan works, and windows are not closed.
     """
     with units.warm_ups[spec.unit.checkpoint]:
         _warm_up(units, spec, dress)
@@ -66,11 +66,11 @@ def _warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) 
         kept = dress(stand_in.layout.checkpoint(unit)) if dress is not None else 0
         if units.knows(unit):
             return
-        seldom = units.settings.is_seldom
+        rare = units.settings.rare_batches
         # The windows of a large state are not closed: that takes long and shows nothing new.
-        to_the_end = kept <= _SMALL and not seldom
+        to_the_end = kept <= _SMALL and not rare
         _lay_out(units, stand_in, spec, stage, end=to_the_end)
-        stand_in.start(stage, batches="one" if seldom else "paced")
+        stand_in.start(stage, batches="once" if rare else "on_trigger")
         try:
             _play(stand_in, unit)
         finally:

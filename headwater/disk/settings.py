@@ -7,7 +7,7 @@ from typing import Any
 
 from headwater.core.quantity import parse_duration
 
-_SELDOM = 4.0  # seconds between two batches
+_RARE = 4.0  # seconds between two batches
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class UnitSettings:
     """Whether queries count the rows of operators whose count does not follow from others; see ``counting``."""
 
     @property
-    def is_seldom(self) -> bool:
+    def rare_batches(self) -> bool:
         """Whether batches are so far apart that a slow one, as the first of a query, is not noticed."""
-        return parse_duration(self.trigger) > _SELDOM
+        return parse_duration(self.trigger) > _RARE
 
     def channel_options(self) -> dict[str, Any]:
         """Return the options of the channels' writers and readers."""

@@ -96,8 +96,8 @@ class Running:
     """Task slots that it holds in real-time mode."""
     paced: bool = False
     """Whether its source waits for the begin of each batch, instead of Spark; see ``disk.pace``."""
-    unpaced: bool = False
-    """Whether its batches begin one after another, in place of the zone's trigger."""
+    back_to_back: bool = False
+    """Whether Spark begins its batches one after another, not at the zone's trigger."""
     latency: Latency | None = None
     """Age of the records of the newest batch with records in real-time mode, as they were read."""
     checkpoint: Path | None = None
@@ -127,7 +127,7 @@ class Running:
             "real_time": self.real_time,
             "slots": self.slots,
             "paced": self.paced,
-            "unpaced": self.unpaced,
+            "back_to_back": self.back_to_back,
         }
 
     @classmethod

@@ -34,7 +34,7 @@ from headwater.spark.cores import cores_here
 from headwater.spark.home import SparkHome, spark_home
 from headwater.spark.pids import runs
 from headwater.spark.serverconf import (
-    CLASSES_ROOM,
+    CLASS_MEMORY,
     FILES_CONF,
     KEEP_COMPILED,
     LOCAL_AUTH,
@@ -472,7 +472,7 @@ def _java_options(directory: Path, home: SparkHome, recorded: Path | None, *, qu
     options += f" -XX:ErrorFile={directory / 'java-crash-%p.log'}"
     if small:
         return " ".join((options, *SMALL_JAVA))
-    options += f" {CLASSES_ROOM}"
+    options += f" {CLASS_MEMORY}"
     if quick:
         # By default lightly compiled code has a small cache, which some dozens of queries fill.
         return f"{options} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"

@@ -8,9 +8,9 @@ KEEP_COMPILED = "-XX:-UseCodeCacheFlushing"
 """Java 17 drops compiled code that was not used lately. Therefore it compiled a query that rests between
 batches over and over: a tenth to a third of a core in each of seven Sparks on two cores."""
 
-CLASSES_ROOM = "-XX:MetaspaceSize=128m"
-"""Memory of classes up to which Java does not collect all garbage because of it. By default it did so twice in the
-first ten seconds of a Spark, for 0.14 s each."""
+CLASS_MEMORY = "-XX:MetaspaceSize=128m"
+"""Java collects all garbage when its classes reach this size. With the default it did so twice in the first ten seconds
+of a Spark, for 0.14 s each."""
 
 OPTIMIZE_LATER = (
     "-XX:Tier4InvocationThreshold=250000 -XX:Tier4MinInvocationThreshold=30000 -XX:Tier4CompileThreshold=750000"

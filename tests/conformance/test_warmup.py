@@ -147,7 +147,7 @@ def test_no_broker_of_messages_is_asked(units: Units, builder: DataflowBuilder) 
     listener.join(30)
 
 
-def test_where_batches_come_seldom_one_batch_is_enough(
+def test_where_batches_are_rare_one_batch_is_enough(
     endpoint: LocalEndpoint, builder: DataflowBuilder, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()

@@ -236,12 +236,12 @@ def test_a_query_is_cold_until_it_has_repeated_two_batches_or_none_comes(monkeyp
     assert query.left(8) == 0, "the other unit has no input"
 
 
-def test_where_batches_come_seldom_none_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_batches_are_rare_none_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("headwater.agent.catchupquery.time.monotonic", lambda: clock[0])
     for trigger, left in (("4 seconds", 2), ("20 seconds", 0)):
-        seldom = UnitSettings(trigger=trigger).is_seldom
-        query = CatchUpQuery("u@C1", lambda: Running(cast("StreamingQuery", None)), begun=7, seldom=seldom)
+        rare = UnitSettings(trigger=trigger).rare_batches
+        query = CatchUpQuery("u@C1", lambda: Running(cast("StreamingQuery", None)), begun=7, rare_batches=rare)
         query._thread.join(PATIENCE)
         assert query.left(7) == 2, "it has just been started"
         clock[0] += 0.1

@@ -19,32 +19,32 @@ _RESTART = 2.0  # seconds until a query that is started again has done a batch
 _LOOK = 0.02
 
 
-def hurry(units: Units, unit: str) -> None:
+def begin_early(units: Units, unit: str) -> None:
     """Let a unit begin its batches one after another, unless Spark begins the next one soon anyway."""
     work = units[unit]
     change_pace(units.layout.pace(work.unit), draining=True)
     running, interval = work.running, parse_duration(units.settings.trigger)
-    if running is None or running.paced or running.unpaced or running.real_time or work.finished:
+    if running is None or running.paced or running.back_to_back or running.real_time or work.finished:
         return
     if interval > _RESTART and interval - time.time() % interval > _RESTART:
-        _start_again(units, work, "unpaced")
+        _start_again(units, work, "back_to_back")
 
 
-def keep_pace(units: Units, unit: str) -> None:
+def keep_interval(units: Units, unit: str) -> None:
     """Let a unit keep its interval again."""
     work = units[unit]
     change_pace(units.layout.pace(work.unit), draining=False)
-    if work.running is not None and work.running.unpaced and not work.finished:
-        _start_again(units, work, "paced")
+    if work.running is not None and work.running.back_to_back and not work.finished:
+        _start_again(units, work, "on_trigger")
 
 
-def level(units: Units, unit: str) -> None:
-    """Let a unit read each input equally far with all its reads of it; give up after some seconds."""
+def level_reads(units: Units, unit: str) -> None:
+    """Let all reads of an input reach the same position, within some seconds."""
     work = units[unit]
     checkpoint, running = units.layout.checkpoint(work.unit), work.running
     if running is None or running.real_time or work.finished or not units.endpoint.alive or reads_agree(checkpoint):
         return
-    hurry(units, unit)
+    begin_early(units, unit)
     running, deadline = units[unit].running, time.monotonic() + _LEVEL
     while running is not None and running.failure(unit) is None and time.monotonic() < deadline:
         if reads_agree(checkpoint):
