@@ -161,9 +161,11 @@ class Units:
     # ------------------------------------------------------------ starting and stopping
 
     def check(self, spec: UnitSpec) -> None:
-        """Compile a unit, so that its start need not; raise its errors."""
-        spark = self.endpoint.generation
-        self._ready[spec.id] = (spec, spark, self.compile(spec))
+        """Compile a unit, so that its start need not, and let Spark analyze its query; raise their errors."""
+        spark, compiled = self.endpoint.generation, self.compile(spec)
+        with self._explained(spec), self.asking_spark():
+            _ = compiled.frame.schema
+        self._ready[spec.id] = (spec, spark, compiled)
 
     def knows(self, unit: Unit) -> bool:
         """Return whether this Spark, since its start, has run the computation of a unit."""

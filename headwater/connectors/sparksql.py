@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from headwater.sql.lexer import quoted
 from headwater.sql.parser import parse_generated
 from headwater.sql.printer import printed
-from headwater.sql.syntax import Alias, SyntaxNode, too_deep
+from headwater.sql.syntax import Alias, too_deep
+
+_SHORT = 10_000  # characters of an item that is kept
 
 
 def expression(text: str) -> Column:
@@ -19,10 +23,7 @@ def expression(text: str) -> Column:
 
 def items(*texts: str) -> list[Column]:
     """Return items of a projection as columns: ``a``, ``a + 1 AS b``, ``*``, ``r.*``."""
-    try:
-        return [_column(parse_generated(text, alias=True)) for text in texts]
-    except RecursionError:
-        raise too_deep() from None
+    return [_column(*(_printed(text) if len(text) <= _SHORT else _print(text))) for text in texts]
 
 
 def column_of(*names: str) -> Column:
@@ -30,7 +31,24 @@ def column_of(*names: str) -> Column:
     return F.col(".".join(map(quoted, names)))
 
 
-def _column(node: SyntaxNode) -> Column:
-    if isinstance(node, Alias):
-        return _column(node.value).alias(node.name)
-    return F.expr(printed(node))
+def _print(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return an item's expression as it is given to Spark, and its names, the outermost last."""
+    try:
+        node, names = parse_generated(text, alias=True), []
+        while isinstance(node, Alias):
+            names.append(node.name)
+            node = node.value
+        return printed(node), tuple(reversed(names))
+    except RecursionError:
+        raise too_deep() from None
+
+
+_printed = lru_cache(512)(_print)
+"""A query is compiled several times before it runs: as a check, as a warm-up, and when it starts."""
+
+
+def _column(text: str, names: tuple[str, ...]) -> Column:
+    column = F.expr(text)
+    for name in names:
+        column = column.alias(name)
+    return column

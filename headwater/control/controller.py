@@ -61,7 +61,7 @@ _LOG = logging.getLogger(__name__)
 TRY_SECONDS = 120.0
 """Seconds after which a warm-up ahead of a decision is abandoned."""
 IDLE = 1.0  # seconds between two reads of a store without work
-LOOK = 0.4  # seconds between two looks for new desired states
+LOOK = 0.1  # seconds between two looks for new desired states
 WATCHED = 1.0  # seconds between two polls of deployments that have an SLO or an open decision
 PROVING, PROVING_SECONDS = 0.3, 30.0
 """Seconds between two polls of a deployment that has just changed, and for how long it is polled so often."""
@@ -443,10 +443,10 @@ class Controller:
                 unit_statuses = begun(entry.step, unit_statuses, plans[entry.step.plan])
                 self._store.step_begun(self._holder, change, entry.number, unit_statuses, phase=change.phase)
         waits: list[float] = []
-        failed: tuple[Step, HeadwaterError] | None = None
+        failed: dict[int, tuple[Step, HeadwaterError]] = {}
         for entry, outcome in self._attempts(change, entries, plans):
             if isinstance(outcome, HeadwaterError):
-                failed = (entry.step, outcome)
+                failed[entry.number] = (entry.step, outcome)
             elif not outcome.done:
                 if outcome.note:
                     self._store.step_waits(self._holder, change, entry.number, outcome.note)
@@ -454,8 +454,8 @@ class Controller:
             else:
                 unit_statuses = done(entry.step, unit_statuses, plans[entry.step.plan])
                 self._store.step_done(self._holder, change, entry.number, unit_statuses, note=outcome.note)
-        if failed is not None:
-            self._fail(change, *failed)
+        if failed:
+            self._fail(change, *failed[min(failed)])
             return 0.0
         return min(waits, default=0.0)
 

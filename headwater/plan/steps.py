@@ -6,8 +6,10 @@ leads from any unit status to the wanted plan, also after a crash or a newer pla
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator
@@ -230,13 +232,20 @@ _SIDE_BY_SIDE = FormerOutput | Check | Preflight | WarmUp | Save | Load | Start 
 
 
 def side_by_side(steps: Sequence[Step]) -> tuple[int, ...]:
-    """Return the indexes of the steps that may run at once with the first: one for each node."""
-    found = {steps[0].node: 0}
-    for n, step in enumerate(steps):
-        if not isinstance(step, _SIDE_BY_SIDE) or step.kind != steps[0].kind:
-            break
+    """Return the indexes of the steps that may run at once with the first: one for each node.
+
+    A unit is warmed up beside its check, where no other unit of its node waits for one: neither changes anything.
+    """
+    first, found = steps[0], {steps[0].node: 0}
+    alike = list(takewhile(lambda step: isinstance(step, _SIDE_BY_SIDE) and step.kind == first.kind, steps))
+    for n, step in enumerate(alike):
         found.setdefault(step.node, n)
-    return tuple(found.values())
+    if not isinstance(first, Check):
+        return tuple(found.values())
+    nodes = Counter(step.node for step in alike)
+    lone = {step.unit for step in alike if isinstance(step, Check) and nodes[step.node] == 1}
+    behind = enumerate(takewhile(lambda step: isinstance(step, WarmUp), steps[len(alike) :]), len(alike))
+    return (*found.values(), *(n for n, step in behind if isinstance(step, WarmUp) and step.unit in lone))
 
 
 _FORMER_KINDS = {"feed": "update_inputs", "survey": "preflight", "rehearse": "warm_up"}

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headwater.connectors.sparksql import column_of, expression
-from headwater.connectors.sparktypes import MARK, WINDOW_MARK, spark_schema
+from headwater.connectors.sparktypes import MARK, WINDOW_MARK, known, spark_schema
 from headwater.core.errors import HeadwaterError, RuntimeFailure, UserCodeError
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
@@ -57,6 +57,10 @@ def apply(
     Watermarks are the caller's affair.
     """
     frame, type_ = frames[0], types[0]
+
+    def marked(n: int = 0) -> DataFrame:
+        return mark(frames[n], types[n]) if streaming else frames[n]
+
     match operator:
         case ops.Where():
             return frame.where(expression(operator.condition))
@@ -76,29 +80,30 @@ def apply(
             return frame
         case ops.MapBatches():
             schema = Schema.parse(operator.schema_text)
-            return frame.mapInArrow(guarded(operator), spark_schema(schema.columns))
+            given = known(frame, spark_schema(type_.schema.columns))
+            return given.mapInArrow(guarded(operator), spark_schema(schema.columns))
         case ops.Transform():
             return _transform(operator, frame)
         case stateful.Aggregate():
-            return _aggregate(operator, mark(frame, type_), type_, streaming=streaming)
+            return _aggregate(operator, marked(), type_, streaming=streaming)
         case stateful.Dedup():
             if streaming:
-                return mark(frame, type_).dropDuplicatesWithinWatermark(list(operator.keys))
+                return marked().dropDuplicatesWithinWatermark(list(operator.keys))
             return frame.dropDuplicates(list(operator.keys))
         case stateful.Join():
-            return _join(operator, mark(frames[0], types[0]), mark(frames[1], types[1]), types)
+            return _join(operator, marked(), marked(1), types)
         case stateful.CountWindow():
-            return countwindow.apply(operator, mark(frame, type_), type_, streaming=streaming)
+            return countwindow.apply(operator, marked(), type_, streaming=streaming)
         case stateful.Scan():
             if streaming:
                 return scan.alone(operator, frame, type_)
-            return scan.in_batch(operator, mark(frame, type_), type_)
+            return scan.in_batch(operator, frame, type_)
     raise RuntimeFailure(f"no compilation for {operator.kind}", where=operator.where, hint="report this as a defect")
 
 
 def mark(frame: DataFrame, type_: StreamType, also: Sequence[str] = ()) -> DataFrame:
-    """Mark the event-time column for Spark, and unmark all others; ``also``: further columns to keep."""
-    if type_.event_time is None or not frame.isStreaming:
+    """Mark the event-time column of a stream for Spark, and unmark all others; ``also``: further columns to keep."""
+    if type_.event_time is None:
         return frame
     time = type_.event_time.column.lower()
     columns = []

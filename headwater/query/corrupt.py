@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 from headwater.connectors.marks import CORRUPT
 from headwater.connectors.sources import DEAD_LETTER, dead_letter_columns, every_field_parsed
 from headwater.connectors.sparksql import expression, items
-from headwater.connectors.sparktypes import spark_schema
+from headwater.connectors.sparktypes import known, spark_schema
 from headwater.dataflow.operators import Explode, MapBatches, Operator, Select, Where
 from headwater.dataflow.sources import Source
 from headwater.query.compile import guarded
@@ -47,8 +47,8 @@ def read_whole(raw: DataFrame, source: Source, location: str) -> DataFrame:
     return frame.select(*items(*columns, quoted(CORRUPT), f"IF({GOOD}, NULL, {letter}) AS {quoted(DEAD)}"))
 
 
-def past(operator: Operator, frame: DataFrame) -> DataFrame:
-    """Apply one of ``PASSED`` to the well-formed records of a frame."""
+def past(operator: Operator, frame: DataFrame, schema: Schema) -> DataFrame:
+    """Apply one of ``PASSED`` to the well-formed records of a frame; ``schema``: that of their rows."""
     carried = (quoted(CORRUPT), quoted(DEAD))
     match operator:
         case Where():
@@ -65,11 +65,11 @@ def past(operator: Operator, frame: DataFrame) -> DataFrame:
             made = F.explode_outer(value).alias(operator.alias)
             if operator.position is not None:
                 made = F.posexplode_outer(value).alias(operator.position, operator.alias)
-            found = frame.select("*", made)
-            others = [quoted(c) for c in found.columns if c not in (CORRUPT, DEAD)]
-            return found.select(*items(*others, *carried))
+            added = [operator.alias] if operator.position is None else [operator.position, operator.alias]
+            names = map(quoted, [*schema.names, *added])
+            return frame.select("*", made).select(*items(*names, *carried))
         case MapBatches():
-            return _past_function(operator, frame)
+            return _past_function(operator, known(frame, [*spark_schema(schema.columns), *_carried()]))
     raise TypeError(f"malformed records cannot be passed around {operator.kind}")
 
 

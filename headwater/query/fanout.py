@@ -15,15 +15,15 @@ from pyspark.sql import functions as F
 
 from headwater.connectors.sources import DEAD_LETTER
 from headwater.connectors.sparksql import expression
-from headwater.connectors.sparktypes import MARK
+from headwater.connectors.sparktypes import MARK, known, spark_schema
 from headwater.dataflow.graph import Graph
 from headwater.dataflow.stateful import Scan, by_event_time
 from headwater.plan.onepass import OnePass, Pass, melted_along
 from headwater.query.corrupt import DEAD, GOOD
-from headwater.query.scan import FROM, KEY, KEYED, TIME, Scanning, key_text, keyed, together
+from headwater.query.scan import COMMON, FROM, KEY, KEYED, TIME, Scanning, key_text, keyed, together
 from headwater.query.writer import TAG, tag_column
 from headwater.sql.lexer import quote_string, quoted
-from headwater.sql.schema import Schema
+from headwater.sql.schema import Column, Schema
 
 _ENTRY, _COPY = "__entry", "__copy"
 DEAD_LETTERS = Schema.parse(", ".join(f"{name} string" for name in DEAD_LETTER))
@@ -135,7 +135,8 @@ def _common_form(
     )
     if time:  # a row without a time has no order
         framed = framed.where(expression(f"{_ENTRY} >= {len(ways)} OR {TIME} IS NOT NULL"))
-    return framed.drop(_ENTRY)
+    made = [*COMMON, *(Column(name, schema.struct) for name, schema in types.items())]
+    return known(framed.drop(_ENTRY), spark_schema(made))
 
 
 def _row(flow: Graph, branch: OnePass, *, within: str | None = None) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from headwater.connectors.sparksql import column_of, expression
-from headwater.connectors.sparktypes import MARK, spark_schema
+from headwater.connectors.sparktypes import MARK, known, spark_schema
 from headwater.core.errors import UserCodeError
 from headwater.dataflow import stateful
 from headwater.dataflow.function import raised
@@ -49,6 +49,7 @@ KEYED, KEY, TIME = "__keyed", "__key", "__time"
 A row also has its own columns as a struct, ``i<n>`` for the n-th scanned stream, or ``p<n>`` for rows
 that no scan takes and that pass unchanged: in these all three are NULL.
 """
+COMMON = Schema.parse(f"{KEYED} string, {KEY} string, {TIME} timestamp", internal=True).columns
 FROM = "__from"
 """The scan that gave an output row, whose columns are in ``s<n>``; rows that passed have -1 and ``p<n>``."""
 _CHUNK = 16
@@ -102,8 +103,9 @@ def alone(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> DataF
         F.lit(keyed(operator)).alias(KEYED),
         expression(key_text(operator, type_)).alias(KEY),
         time.alias(TIME, metadata={MARK: 0} if event_time is not None else {}),
-        F.struct(*(column_of(c) for c in frame.columns)).alias("i0"),
+        F.struct(*(column_of(c) for c in type_.schema.names)).alias("i0"),
     )
+    rows = known(rows, spark_schema([*COMMON, Column("i0", type_.schema.struct)]))
     found = together(rows, [Scanning(operator, event_time, "i0")])
     return found.select(*(column_of("s0", c) for c in Schema.parse(operator.schema_text).names))
 

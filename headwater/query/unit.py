@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -518,8 +518,8 @@ class UnitCompiler:
         """Tag the rows of each output, computed from the trunk in one pass."""
         outputs, served = self._unit.outputs, self._served
         if served is None or (len(outputs) == 1 and not served.scans):
-            frame = self._frame(outputs[0])
-            return frame.select(F.lit(0).alias(TAG), _whole(frame.columns).alias(tag_column(0)))
+            names = self._flow.types[outputs[0]].schema.names
+            return self._frame(outputs[0]).select(F.lit(0).alias(TAG), _whole(names).alias(tag_column(0)))
         base = self._frame(served.root)
         routed = tagged(self._flow, served, outputs, base, self._counted)
         return self._tags_counted(routed)
@@ -585,7 +585,7 @@ class UnitCompiler:
         if isinstance(step, ops.Watermark):
             frame = self._watermark(step, frame, begin, also=(CORRUPT, DEAD))
         elif not isinstance(step, Sink):
-            frame = past(step, frame)
+            frame = past(step, frame, self._flow.types[step.inputs[0]].schema)
         if step.id not in self._points:
             return frame
         if number == 0:
@@ -626,5 +626,5 @@ def _united(frames: Iterable[DataFrame]) -> DataFrame:
     return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def _whole(columns: list[str]) -> Any:
+def _whole(columns: Sequence[str]) -> Any:
     return F.struct(*(column_of(c) for c in columns))

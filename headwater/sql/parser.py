@@ -7,6 +7,8 @@ to the text. A transpiler's parser does not help: sqlglot reads ``a | b & c`` as
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from headwater.core.errors import DataflowError
 from headwater.sql import literals
 from headwater.sql.lexer import MAX_TEXT, Token, TokenReader, shorten, tokens
@@ -49,12 +51,21 @@ _STATEMENTS = ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "INSERT", "UPDATE", 
 
 MAX_NESTING = 70
 """Deepest accepted nesting of parentheses, calls and signs."""
+_SHORT = 1000  # characters of a text whose tree is kept
 _GENERATED_TEXT, _GENERATED_NESTING = 16 * 1024 * 1024, 110
 
 
 def parse(text: str) -> SyntaxNode:
     """Read exactly one expression, without alias."""
+    return _parsed(text) if len(text) <= _SHORT else _read(text)
+
+
+def _read(text: str) -> SyntaxNode:
     return _shallow(ExpressionReader(text).only(alias=False))
+
+
+_parsed = lru_cache(4096)(_read)
+"""Plans, and each compilation, read the same short texts again and again; trees do not change."""
 
 
 def parse_item(text: str) -> SyntaxNode:

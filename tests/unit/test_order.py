@@ -30,6 +30,7 @@ from headwater.plan.steps import (
     Stop,
     Switch,
     UnitStatus,
+    WarmUp,
     Watch,
     begun,
     done,
@@ -173,6 +174,16 @@ def test_zones_are_checked_and_started_at_once_and_each_one_by_one() -> None:
     assert side_by_side([*of(Start, "A@E1"), *checks]) == (0,)
     assert side_by_side(of(Finish, "A@E1", "A@E2", "B@S1")) == (0, 1, 2)  # readers see the end of their input
     assert side_by_side(of(Stop, "A@E1", "B@E2")) == (0,)  # writers stop before their readers
+
+
+def test_a_unit_is_warmed_up_beside_its_check_where_no_other_check_of_its_node_is_left() -> None:
+    def of(kind: type[Check | WarmUp | Stop], *units: str) -> list[Step]:
+        return [kind(plan="p", unit=u) for u in units]
+
+    behind = of(WarmUp, "A@E1", "B@E1", "A@E2")
+    assert side_by_side([*of(Check, "A@E1", "B@E1", "A@E2"), *behind]) == (0, 2, 5)
+    assert side_by_side([*of(Check, "B@E1"), *behind]) == (0, 2)
+    assert side_by_side([*of(Check, "A@E2"), *of(Stop, "A@E1"), *behind]) == (0,)
 
 
 def test_no_canary_where_there_is_no_way_back() -> None:
