@@ -164,7 +164,7 @@ class Units:
         """Compile a unit, so that its start need not, and let Spark analyze its query; raise their errors."""
         spark, compiled = self.endpoint.generation, self.compile(spec)
         with self._explained(spec), self.asking_spark():
-            _ = compiled.frame.schema
+            _ = compiled.frame.isStreaming
         self._ready[spec.id] = (spec, spark, compiled)
 
     def knows(self, unit: Unit) -> bool:

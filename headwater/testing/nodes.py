@@ -28,6 +28,8 @@ from headwater.plan.transfer import StateTransfer
 
 UNREAD = 2
 """Number of ``drained`` calls after which a stopped unit's rows have been read."""
+_MEANWHILE = ("check", "preflight", "warm_up", "catch_up", "drained")
+"""Orders that may run while others about the unit do, and may arrive after them, as with the agent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,11 +353,12 @@ class SimulatedNode:
     def _called(self, name: str, spec: UnitSpec) -> Iterator[dict[str, Any]]:
         if spec.unit.node != self.name:
             raise DeploymentError(f"belongs to node {spec.unit.node}", where=spec.id, hint="ask that one")
-        with self._asked(name, f"{spec.deployment}/{spec.id}", spec.id) as world:
+        fenced = None if name in _MEANWHILE else f"{spec.deployment}/{spec.id}"
+        with self._asked(name, fenced, spec.id) as world:
             yield world
 
     @contextlib.contextmanager
-    def _asked(self, name: str, fenced: str, unit: str) -> Iterator[dict[str, Any]]:
+    def _asked(self, name: str, fenced: str | None, unit: str) -> Iterator[dict[str, Any]]:
         stamp = self.stamps()
         with self.nodes.world() as world:
             number = len(world["calls"]) + self.nodes.announced

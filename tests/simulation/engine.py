@@ -145,6 +145,10 @@ class Frame:
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def isStreaming(self) -> bool:  # noqa: N802 (as in PySpark)
+        return True
+
+    @property
     def writeStream(self) -> Frame:  # noqa: N802 (as in PySpark)
         return Frame(self.session, self.spec, self.layout, self.channel)
 
