@@ -49,7 +49,8 @@ def warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None = 
 
     With ``dress``, which makes a checkpoint from other units' state and returns its size in bytes, it continues from
     that. Nothing is repeated that this Spark has run before. A warm-up of an earlier caller is waited for. Where
-    batches are rare, one batch shows that the plan works, and windows are not closed.
+    batches are rare, one batch shows that the plan works, and windows are not closed; a plan of operators that this
+    Spark has run in other units is only checked.
     """
     with units.warm_ups[spec.unit.checkpoint]:
         _warm_up(units, spec, dress)
@@ -64,9 +65,9 @@ def _warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) 
     stand_in = Units(Layout(place), units.endpoint, at_once, share=True, receives=False)
     try:
         kept = dress(stand_in.layout.checkpoint(unit)) if dress is not None else 0
-        if units.knows(unit):
-            return
         rare = units.settings.rare_batches
+        if units.knows(unit) or (rare and units.has_run_operators(spec)):
+            return
         # The windows of a large state are not closed: that takes long and shows nothing new.
         to_the_end = kept <= _SMALL and not rare
         _lay_out(units, stand_in, spec, stage, end=to_the_end)
@@ -75,7 +76,7 @@ def _warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) 
             _play(stand_in, unit)
         finally:
             stand_in.stop(unit.id)
-        units.learn(unit)
+        units.learn(spec)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

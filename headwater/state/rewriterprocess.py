@@ -28,7 +28,7 @@ MODULE = "headwater.state.rewriter"
 JAVA_OPTIONS = "HEADWATER_JAVA_OPTIONS"
 """Variable of the process's environment: Java's options for the archive of classes."""
 ANSWER = "headwater answers "
-"""Begin of a line of the process's output with an answer, as JSON; others are messages of its Java."""
+"""Start of a line of the process's output that holds an answer, as JSON; other lines are messages of its Java."""
 SECONDS = 600.0
 """Time limit of a request."""
 KEPT = 60.0
@@ -43,7 +43,8 @@ class RewriterProcess:
     def __init__(self) -> None:
         import pyspark
 
-        self._directory = tempfile.TemporaryDirectory(prefix="headwater-rewriter-")
+        # Its Java may end a moment after it.
+        self._directory = tempfile.TemporaryDirectory(prefix="headwater-rewriter-", ignore_cleanup_errors=True)
         place = Path(self._directory.name)
         # PySpark has set variables here when it connected to a server; they would make the new process connect too.
         known = code_environment(())
@@ -85,7 +86,10 @@ class RewriterProcess:
         self._answers.put(None)
 
     def ask(self, request: Any, *, where: str) -> None:
-        """Send a request and wait for its end; raise RuntimeFailure, with the end of its messages where it ended."""
+        """Send a request and wait for the answer.
+
+        Raises RuntimeFailure: the one of the answer, or one with the process's last messages where it has ended.
+        """
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")

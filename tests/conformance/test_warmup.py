@@ -22,6 +22,7 @@ from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.spec import UnitSpec, spec_of
 from headwater.spark.endpoint import LocalEndpoint
+from tests.faults import until
 
 CONTINUUM = Continuum.from_text("""
 name: one
@@ -163,3 +164,40 @@ def test_where_batches_are_rare_one_batch_is_enough(
         assert (tmp_path / "closed").exists() == (number == 1), "the second batch closes windows"
         assert stored(units.layout.root / "warm_ups") == []
         assert not endpoint.session().streams.active
+
+
+def test_where_batches_are_rare_known_operators_are_not_tried_in_another_unit(
+    endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    where = files(tmp_path, 10)
+
+    def unit(*conditions: str) -> UnitSpec:
+        builder = hw.flow("several", locations=["L1"])
+        read = builder.read.json(where, "id bigint").map_batches(_marking(tmp_path / "seen"), "id bigint")
+        for number, condition in enumerate(conditions):
+            read.where(condition).write.json(str(tmp_path / f"out{number}"))
+        return planned(builder)
+
+    for trigger, again in (("1 minute", False), ("1 second", True)):
+        units = Units(Layout(tmp_path / trigger), endpoint, UnitSettings(trigger=trigger))
+        seen = []
+        for spec in (unit("id > 1", "id > 2"), unit("id > 2"), unit("id > 2", "id > 3")):
+            warm_up(units, spec)
+            seen.append((tmp_path / "seen").exists())
+            (tmp_path / "seen").unlink(missing_ok=True)
+        assert seen == [True, again, True], trigger
+    both, one = unit("id > 4", "id > 5"), unit("id > 5")
+    units = Units(Layout(tmp_path / "running"), endpoint, UnitSettings(trigger="1 minute"))
+    units.start(both)
+    until(lambda: _has_done_a_batch(units, both))
+    (tmp_path / "seen").unlink()
+    warm_up(units, one)
+    units.stop(both.id)
+    assert not (tmp_path / "seen").exists(), "it runs these operators"
+
+
+def _has_done_a_batch(units: Units, spec: UnitSpec) -> bool:
+    running = units[spec.id].running
+    assert running is not None
+    running.observe()
+    return running.last_batch >= 0
