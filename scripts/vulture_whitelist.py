@@ -14,6 +14,9 @@ _.get_code
 _.Java
 _.implements
 
+# PySpark reads it.
+_._cached_schema
+
 # Typer calls it for the options of `headwater` itself.
 _._main
 

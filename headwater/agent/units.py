@@ -20,6 +20,7 @@ from headwater.agent.activeruns import ActiveRuns, stages_of
 from headwater.agent.catchupquery import CatchUpQuery
 from headwater.agent.heldoutput import publish_held
 from headwater.agent.resuming import continue_reads, resume, set_state_format
+from headwater.agent.runhistory import RunHistory
 from headwater.agent.slots import take_slots
 from headwater.agent.timesignals import TimeSignals
 from headwater.agent.unitbridges import UnitBridges
@@ -31,7 +32,7 @@ from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, U
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
 from headwater.dataflow.lookup import Lookup
-from headwater.dataflow.sinks import FileSink, RealTimeKafkaSink, Sink
+from headwater.dataflow.sinks import FileSink, RealTimeKafkaSink
 from headwater.disk.catchup import end_catch_up
 from headwater.disk.checkpoint import (
     begin_run,
@@ -108,9 +109,7 @@ class Units:
         self._work: dict[str, Work] = {}
         self._ready: dict[str, tuple[UnitSpec, str, CompiledUnit]] = {}
         """Specs of units that were compiled as a check, and the Spark they were compiled for."""
-        self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
-        self._run: set[tuple[str, str]] = set()
-        """Content keys of operators that a Spark has run, with the Spark."""
+        self.run_history = RunHistory(endpoint)
         self._active = ActiveRuns()
         self._saved: dict[str, str] = {}
         """The totals last written, by unit."""
@@ -169,24 +168,10 @@ class Units:
             _ = compiled.frame.isStreaming
         self._ready[spec.id] = (spec, spark, compiled)
 
-    def knows(self, unit: Unit) -> bool:
-        """Return whether this Spark, since its start, has run the computation of a unit."""
-        return (self.endpoint.generation, unit.key, unit.operators) in self._learned
-
     def has_run_operators(self, spec: UnitSpec) -> bool:
-        """Return whether this Spark, since its start, has run each operator of a unit but sinks, in whichever units."""
+        """Return whether this Spark, since its start, has run all operators of a unit but sinks."""
         running = (w.spec for w in self.all() if w.running is not None and w.running.last_batch >= 0)
-        known = self._run.union(*(self._operators(of) for of in running))
-        return self._operators(spec) <= known
-
-    def _operators(self, spec: UnitSpec) -> set[tuple[str, str]]:
-        flow = spec.flow
-        return {(self.endpoint.generation, flow.keys[i]) for i in spec.unit.operators if not isinstance(flow[i], Sink)}
-
-    def learn(self, spec: UnitSpec) -> None:
-        """Record that this Spark has run the computation of a unit."""
-        self._learned.add((self.endpoint.generation, spec.unit.key, spec.unit.operators))
-        self._run |= self._operators(spec)
+        return self.run_history.knows_operators(spec, running)
 
     def _compiled(self, spec: UnitSpec) -> CompiledUnit:
         ready = self._ready.get(spec.id)
@@ -442,7 +427,7 @@ class Units:
         work.running.stop(self.layout.checkpoint(work.unit), at_once=at_once, level=level)
         work.running.observe()
         if work.running.last_batch >= 0:
-            self.learn(work.spec)
+            self.run_history.add(work.spec)
         self._save(work)
 
     def lose_ended(self) -> None:

@@ -66,7 +66,7 @@ def _warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) 
     try:
         kept = dress(stand_in.layout.checkpoint(unit)) if dress is not None else 0
         rare = units.settings.rare_batches
-        if units.knows(unit) or (rare and units.has_run_operators(spec)):
+        if units.run_history.knows(unit) or (rare and units.has_run_operators(spec)):
             return
         # The windows of a large state are not closed: that takes long and shows nothing new.
         to_the_end = kept <= _SMALL and not rare
@@ -76,7 +76,7 @@ def _warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) 
             _play(stand_in, unit)
         finally:
             stand_in.stop(unit.id)
-        units.learn(spec)
+        units.run_history.add(spec)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

@@ -1,6 +1,6 @@
 """Rewrite an operator's state with Spark: merge several units' state, divide it, or change its partitions.
 
-A process with a Spark of its own does it, on the checkpoints' files; see ``rewriter``.
+A process with a Spark of its own does it, on the checkpoints' files; see ``reshaper``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from headwater.plan.transfer import OperatorTransfer
 from headwater.query.scan import KEY
 from headwater.sql.lexer import quote_string, quoted
-from headwater.state.rewriterprocess import SPARE
+from headwater.state.reshapingprocess import WAITING
 
 KEYS = "headwater_keys"
 """Column of an entry's key columns by their names in the dataflow."""
@@ -73,7 +73,7 @@ def columns_of(share: OperatorTransfer) -> tuple[str, ...]:
 
 def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
     """Run the rewritings one after the other; raise RuntimeFailure with the end of Spark's messages."""
-    SPARE.ask([asdict(_absolute(one)) for one in wanted], where=str(within))
+    WAITING.ask([asdict(_absolute(one)) for one in wanted], where=str(within))
 
 
 def _absolute(wanted: Reshaping) -> Reshaping:

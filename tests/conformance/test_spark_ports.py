@@ -26,7 +26,7 @@ _HELLO = b"\xac\xed\x00\x05t\x00\x05hello"
 
 _REWRITER = """
 import json, sys
-from headwater.state.rewriter import _session
+from headwater.state.reshaper import _session
 gateway = (spark := _session()).sparkContext._gateway
 print(json.dumps([gateway.gateway_parameters.port, gateway._python_proxy_port]), flush=True)
 sys.stdin.read()

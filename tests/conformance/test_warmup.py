@@ -69,11 +69,11 @@ def test_nothing_comes_out_and_nothing_stays(units: Units, builder: DataflowBuil
     read = builder.read.json(files(tmp_path, 10), "id bigint")
     read.map_batches(_marking(tmp_path / "seen"), "id bigint").write.for_each_batch(tell)
     spec = planned(builder)
-    assert not units.knows(spec.unit)
+    assert not units.run_history.knows(spec.unit)
     warm_up(units, spec)
     assert (tmp_path / "seen").exists(), "the very plan is run"
     assert not told.exists()
-    assert units.knows(spec.unit)
+    assert units.run_history.knows(spec.unit)
     assert stored(units.layout.root / "warm_ups") == []
     assert units.get(spec.unit.id) is None
 
@@ -99,7 +99,7 @@ def test_one_that_is_asked_for_again_waits_for_the_first(
     with ThreadPoolExecutor() as pool:
         for asked in [pool.submit(warm_up, units, spec) for _ in range(2)]:
             asked.result(60)
-    assert units.knows(spec.unit) and stored(units.layout.root / "warm_ups") == []
+    assert units.run_history.knows(spec.unit) and stored(units.layout.root / "warm_ups") == []
 
 
 def test_what_fails_on_the_first_rows_is_seen(units: Units, builder: DataflowBuilder, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_what_fails_on_the_first_rows_is_seen(units: Units, builder: DataflowBui
     spec = planned(builder)
     with pytest.raises(UserCodeError, match="ZeroDivision"):
         warm_up(units, spec)
-    assert not units.knows(spec.unit)
+    assert not units.run_history.knows(spec.unit)
     assert stored(units.layout.root / "warm_ups") == []
 
 
@@ -119,7 +119,7 @@ def test_a_source_without_an_end_is_tried_too(units: Units, builder: DataflowBui
     builder.read.rate(1000).where("value % 2 = 0").write.memory("out")
     spec = planned(builder)
     warm_up(units, spec)
-    assert units.knows(spec.unit)
+    assert units.run_history.knows(spec.unit)
 
 
 def test_no_broker_of_messages_is_asked(units: Units, builder: DataflowBuilder) -> None:
@@ -142,7 +142,7 @@ def test_no_broker_of_messages_is_asked(units: Units, builder: DataflowBuilder) 
         builder.read.mqtt(address, "a/{location}", "id bigint").where("id > 1").write.memory("out")
         spec = planned(builder)
         warm_up(units, spec)
-        assert units.knows(spec.unit)
+        assert units.run_history.knows(spec.unit)
         assert not asked.is_set()
         broker.shutdown(socket.SHUT_RDWR)
     listener.join(30)
@@ -160,7 +160,7 @@ def test_where_batches_are_rare_one_batch_is_enough(
     for number, trigger in enumerate(("1 minute", "1 second")):
         units = Units(Layout(tmp_path / f"zone {number}"), endpoint, UnitSettings(trigger=trigger))
         warm_up(units, spec)
-        assert units.knows(spec.unit)
+        assert units.run_history.knows(spec.unit)
         assert (tmp_path / "closed").exists() == (number == 1), "the second batch closes windows"
         assert stored(units.layout.root / "warm_ups") == []
         assert not endpoint.session().streams.active

@@ -24,7 +24,7 @@ from headwater.spark.endpoint import find_java
 from headwater.spark.home import spark_home
 from headwater.spark.memory import memory_free
 
-MODULE = "headwater.state.rewriter"
+MODULE = "headwater.state.reshaper"
 JAVA_OPTIONS = "HEADWATER_JAVA_OPTIONS"
 """Variable of the process's environment: Java's options for the archive of classes."""
 ANSWER = "headwater answers "
@@ -37,14 +37,14 @@ ROOM = 2 * 2**30
 """Bytes of memory that must be free for it to wait."""
 
 
-class RewriterProcess:
+class ReshapingProcess:
     """A started process, for one request at a time."""
 
     def __init__(self) -> None:
         import pyspark
 
         # Its Java may end a moment after it.
-        self._directory = tempfile.TemporaryDirectory(prefix="headwater-rewriter-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(prefix="headwater-reshaping-", ignore_cleanup_errors=True)
         place = Path(self._directory.name)
         # PySpark has set variables here when it connected to a server; they would make the new process connect too.
         known = code_environment(())
@@ -66,7 +66,7 @@ class RewriterProcess:
                 cwd=place,
             )
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True, name="state rewriter").start()
+        threading.Thread(target=self._listen, daemon=True, name="state reshaping").start()
 
     @property
     def pid(self) -> int:
@@ -130,25 +130,25 @@ class RewriterProcess:
         self._directory.cleanup()
 
 
-class Spare:
+class WaitingProcess:
     """A process that waits for the next request, for a while."""
 
     def __init__(self, *, kept: float = KEPT) -> None:
         self._kept = kept
         self._lock = threading.Lock()
-        self._process: RewriterProcess | None = None
+        self._process: ReshapingProcess | None = None
         self._timer: threading.Timer | None = None
 
     def ask(self, requests: Sequence[Mapping[str, Any]], *, where: str) -> int:
         """Let the waiting process, or a new one, rewrite state; return its id."""
-        process = self._take() or RewriterProcess()
+        process = self._take() or ReshapingProcess()
         try:
             process.ask(requests, where=where)
             return process.pid
         finally:
             self._leave(process)
 
-    def _take(self) -> RewriterProcess | None:
+    def _take(self) -> ReshapingProcess | None:
         with self._lock:
             found, self._process = self._process, None
             if self._timer is not None:
@@ -158,7 +158,7 @@ class Spare:
             return None
         return found
 
-    def _leave(self, process: RewriterProcess) -> None:
+    def _leave(self, process: ReshapingProcess) -> None:
         with self._lock:
             if self._process is None and process.alive and self._kept and memory_free() >= ROOM:
                 self._process = process
@@ -174,5 +174,5 @@ class Spare:
             found.end()
 
 
-SPARE = Spare()
-atexit.register(SPARE.end)
+WAITING = WaitingProcess()
+atexit.register(WAITING.end)

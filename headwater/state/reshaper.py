@@ -1,4 +1,4 @@
-"""Rewrite state with Spark, in a process of its own: ``python -m headwater.state.rewriter``.
+"""Rewrite state with Spark, in a process of its own: ``python -m headwater.state.reshaper``.
 
 Spark's own tool for another number of partitions (`StateRewriter`) reads state as rows of a key and bytes,
 applies a function to them, and writes them as the version of a batch. It works on the checkpoint's files.
@@ -18,7 +18,7 @@ from typing import Any
 from headwater.core.errors import RuntimeFailure
 from headwater.spark.serverconf import FILES_CONF, LOCAL_AUTH, STREAMING_CONF
 from headwater.state.reshape import KEYS, Reshaping, StatePiece
-from headwater.state.rewriterprocess import ANSWER, JAVA_OPTIONS
+from headwater.state.reshapingprocess import ANSWER, JAVA_OPTIONS
 
 _HEAP = "512m"
 _JOIN = "symmetricHashJoin"

@@ -15,27 +15,27 @@ import pytest
 from headwater.core.errors import RuntimeFailure
 from headwater.plan.transfer import KeyPart
 from headwater.state import reshape
-from headwater.state.rewriterprocess import Spare
+from headwater.state.reshapingprocess import WaitingProcess
 from headwater.state.savedstate import StateStore
 from tests.conformance.test_join_state import by_id, held, made, ran, saved, taken
 from tests.faults import until
 
 
 @pytest.fixture
-def spare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spare]:
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[WaitingProcess]:
     """Replace the process that all transfers share by one of the test."""
-    found = Spare(kept=600.0)
-    monkeypatch.setattr(reshape, "SPARE", found)
+    found = WaitingProcess(kept=600.0)
+    monkeypatch.setattr(reshape, "WAITING", found)
     yield found
     found.end()
 
 
-def process_of(spare: Spare) -> int:
-    assert spare._process is not None
-    return spare._process.pid
+def process_of(waiting: WaitingProcess) -> int:
+    assert waiting._process is not None
+    return waiting._process.pid
 
 
-def test_it_finds_what_has_changed_at_the_same_paths(spark: Any, tmp_path: Path, spare: Spare) -> None:
+def test_it_finds_what_has_changed_at_the_same_paths(spark: Any, tmp_path: Path, waiting: WaitingProcess) -> None:
     used = []
     for count in (24, 12):
         whole = ran(spark, tmp_path / f"{count}", *made(count), "inner")
@@ -44,28 +44,28 @@ def test_it_finds_what_has_changed_at_the_same_paths(spark: Any, tmp_path: Path,
             shutil.rmtree(tmp_path / "part", ignore_errors=True)
             part = KeyPart(column="K", type="string", index=index, count=2)
             rows += held(spark, taken(tmp_path / "part", saved([whole], store), store, part=part), "left")
-            used.append(process_of(spare))
+            used.append(process_of(waiting))
         assert by_id(rows) == by_id(held(spark, whole, "left"))
     assert len(set(used)) == 1
 
 
 def test_a_killed_one_is_replaced_and_none_outlives_its_time() -> None:
-    spare = Spare(kept=0.1)
-    first = spare.ask([], where="nowhere")
+    waiting = WaitingProcess(kept=0.1)
+    first = waiting.ask([], where="nowhere")
     until(lambda: not psutil.pid_exists(first))
-    spare = Spare(kept=600.0)
-    second = spare.ask([], where="nowhere")
+    waiting = WaitingProcess(kept=600.0)
+    second = waiting.ask([], where="nowhere")
     os.kill(second, signal.SIGKILL)
-    until(lambda: spare._process is None or not spare._process.alive)
-    third = spare.ask([], where="nowhere")
+    until(lambda: waiting._process is None or not waiting._process.alive)
+    third = waiting.ask([], where="nowhere")
     assert third != second
     with pytest.raises(RuntimeFailure, match="could not be rewritten"):
-        spare.ask([{"pieces": []}], where="nowhere")
-    assert spare.ask([], where="nowhere") != third
-    spare.end()
+        waiting.ask([{"pieces": []}], where="nowhere")
+    assert waiting.ask([], where="nowhere") != third
+    waiting.end()
 
 
 def test_it_does_not_wait_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwater.state.rewriterprocess.memory_free", lambda: 0)
-    spare = Spare(kept=600.0)
-    assert not psutil.pid_exists(spare.ask([], where="nowhere"))
+    monkeypatch.setattr("headwater.state.reshapingprocess.memory_free", lambda: 0)
+    waiting = WaitingProcess(kept=600.0)
+    assert not psutil.pid_exists(waiting.ask([], where="nowhere"))
