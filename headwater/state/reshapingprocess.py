@@ -66,7 +66,8 @@ class ReshapingProcess:
                 cwd=place,
             )
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True, name="state reshaping").start()
+        self._listener = threading.Thread(target=self._listen, daemon=True, name="state reshaping")
+        self._listener.start()
 
     @property
     def pid(self) -> int:
@@ -80,9 +81,10 @@ class ReshapingProcess:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith(ANSWER):
-                self._answers.put(json.loads(line.removeprefix(ANSWER)))
+        with self._process.stdout as lines:
+            for line in lines:
+                if line.startswith(ANSWER):
+                    self._answers.put(json.loads(line.removeprefix(ANSWER)))
         self._answers.put(None)
 
     def ask(self, request: Any, *, where: str) -> None:
@@ -127,6 +129,7 @@ class ReshapingProcess:
         except (OSError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()
+        self._listener.join(10)  # its Java has the output open, and ends after it
         self._directory.cleanup()
 
 

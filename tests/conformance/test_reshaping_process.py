@@ -49,23 +49,21 @@ def test_it_finds_what_has_changed_at_the_same_paths(spark: Any, tmp_path: Path,
     assert len(set(used)) == 1
 
 
-def test_a_killed_one_is_replaced_and_none_outlives_its_time() -> None:
-    waiting = WaitingProcess(kept=0.1)
+def test_a_killed_one_is_replaced(waiting: WaitingProcess) -> None:
     first = waiting.ask([], where="nowhere")
-    until(lambda: not psutil.pid_exists(first))
-    waiting = WaitingProcess(kept=600.0)
-    second = waiting.ask([], where="nowhere")
-    os.kill(second, signal.SIGKILL)
+    os.kill(first, signal.SIGKILL)
     until(lambda: waiting._process is None or not waiting._process.alive)
-    third = waiting.ask([], where="nowhere")
-    assert third != second
+    assert waiting.ask([], where="nowhere") != first
     with pytest.raises(RuntimeFailure, match="could not be rewritten"):
         waiting.ask([{"pieces": []}], where="nowhere")
-    assert waiting.ask([], where="nowhere") != third
-    waiting.end()
 
 
 def test_it_does_not_wait_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.state.reshapingprocess.memory_free", lambda: 0)
-    waiting = WaitingProcess(kept=600.0)
-    assert not psutil.pid_exists(waiting.ask([], where="nowhere"))
+    assert not psutil.pid_exists(WaitingProcess(kept=600.0).ask([], where="nowhere"))
+
+
+@pytest.mark.long
+def test_none_outlives_its_time() -> None:
+    first = WaitingProcess(kept=0.1).ask([], where="nowhere")
+    until(lambda: not psutil.pid_exists(first))

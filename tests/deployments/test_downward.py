@@ -22,6 +22,7 @@ from tests.deployments.test_handover import written
 from tests.deployments.test_oracle import DECISIONS, cases_of
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "decision"), list(cases_of(DOWNWARD, "limits")))
 def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(60, seed=11), rows_per_file=20)
