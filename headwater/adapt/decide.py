@@ -41,7 +41,7 @@ from headwater.plan.place import Beside
 Rates = Mapping[str, Mapping[str, float]]
 """Rows/s by source and location; ``*`` stands for all."""
 
-WAITING = 0.9
+SPARE = 0.9
 """The share of a limit that a new placement may use."""
 _NEARLY_FULL = 0.85
 """The share of a host's cores above which latency is expected to keep rising."""
@@ -135,7 +135,7 @@ class Case:
 
     def options(self, facts: Facts) -> Options:
         """Return the alternatives under ``facts``; unexplained loads stay on their hosts."""
-        return Options(self.plan, self.slo, facts, beside=self.beside, unexplained=self._unexplained, within=WAITING)
+        return Options(self.plan, self.slo, facts, beside=self.beside, unexplained=self._unexplained, within=SPARE)
 
     @cached_property
     def _unexplained(self) -> Mapping[HostKey, float]:

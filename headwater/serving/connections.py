@@ -18,7 +18,7 @@ TOTAL = 256
 """Number of connections."""
 PER_ADDRESS = 64
 """Number of connections of one address."""
-WAITING = 32
+SPARE = 32
 """Number of connections beyond these, which are answered with an error, or with the server's health."""
 HEAD = 10.0
 """Seconds from the start of a connection, or from the last answer, to the end of the next request's head."""
@@ -61,7 +61,7 @@ class BoundedConnection(H11Protocol):
         elif len(others) >= TOTAL and not _make_room(others):
             over = HTTPStatus.SERVICE_UNAVAILABLE
         if over is not None:
-            if len(others) >= TOTAL + WAITING or len(mine) >= PER_ADDRESS + WAITING:
+            if len(others) >= TOTAL + SPARE or len(mine) >= PER_ADDRESS + SPARE:
                 transport.abort()
                 return
             self.app_state = {**self.app_state, OVER: int(over)}

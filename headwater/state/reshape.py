@@ -12,7 +12,7 @@ from pathlib import Path
 from headwater.plan.transfer import OperatorTransfer
 from headwater.query.scan import KEY
 from headwater.sql.lexer import quote_string, quoted
-from headwater.state.reshapingprocess import WAITING
+from headwater.state.reshapingprocess import SHARED
 
 KEYS = "headwater_keys"
 """Column of an entry's key columns by their names in the dataflow."""
@@ -73,7 +73,7 @@ def columns_of(share: OperatorTransfer) -> tuple[str, ...]:
 
 def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
     """Run the rewritings one after the other; raise RuntimeFailure with the end of Spark's messages."""
-    WAITING.ask([asdict(_absolute(one)) for one in wanted], where=str(within))
+    SHARED.ask([asdict(_absolute(one)) for one in wanted], where=str(within))
 
 
 def _absolute(wanted: Reshaping) -> Reshaping:

@@ -163,7 +163,7 @@ class WaitingProcess:
 
     def _leave(self, process: ReshapingProcess) -> None:
         with self._lock:
-            if self._process is None and process.alive and self._kept and memory_free() >= ROOM:
+            if self._process is None and process.alive and memory_free() >= ROOM:
                 self._process = process
                 self._timer = threading.Timer(self._kept, self.end)
                 self._timer.daemon = True
@@ -177,5 +177,6 @@ class WaitingProcess:
             found.end()
 
 
-WAITING = WaitingProcess()
-atexit.register(WAITING.end)
+SHARED = WaitingProcess()
+"""The one that all state transfers of this process use."""
+atexit.register(SHARED.end)

@@ -10,33 +10,19 @@ import pytest
 import headwater as hw
 from headwater.agent.earlybatches import begin_early, keep_interval, level_reads
 from headwater.agent.units import Units
-from headwater.continuum.model import Continuum
-from headwater.dataflow.builder import DataflowBuilder
 from headwater.disk.checkpoint import newest_batch
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
-from headwater.plan.build import build
-from headwater.plan.spec import UnitSpec, spec_of
+from headwater.plan.spec import UnitSpec
 from headwater.query.query import Running
 from headwater.spark.endpoint import LocalEndpoint
+from tests.conformance.test_warmup import planned
 from tests.faults import until
-
-CONTINUUM = Continuum.from_text("""
-name: one
-layers: [edge]
-zones:
-  E1: {layer: edge, locations: [L1], hosts: {e1: {n_cpu: 2, memory: 1GiB}}}
-""")
 
 
 @pytest.fixture
 def units(endpoint: LocalEndpoint, tmp_path: Path) -> Units:
     return Units(Layout(tmp_path / "zone"), endpoint, UnitSettings(trigger="10 hours"))
-
-
-def planned(builder: DataflowBuilder) -> UnitSpec:
-    plan = build(builder.build(), CONTINUUM)
-    return spec_of(plan, plan.units[0].id)
 
 
 def copying(place: Path, name: str) -> UnitSpec:

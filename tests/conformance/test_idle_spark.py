@@ -14,20 +14,13 @@ import pytest
 import headwater as hw
 from headwater.agent.agent import Agent
 from headwater.agent.agents import AgentClient
-from headwater.continuum.model import Continuum
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.port import Stamp
 from headwater.plan.spec import spec_of
 from headwater.spark.sparks import Sparks
+from tests.conformance.test_warmup import CONTINUUM
 from tests.patience import PATIENCE
-
-CONTINUUM = Continuum.from_text("""
-name: one
-layers: [edge]
-zones:
-  E1: {layer: edge, locations: [L1], hosts: {e1: {n_cpu: 2, memory: 1GiB}}}
-""")
 
 
 @pytest.fixture

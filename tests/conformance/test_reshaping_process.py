@@ -25,7 +25,7 @@ from tests.faults import until
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[WaitingProcess]:
     """Replace the process that all transfers share by one of the test."""
     found = WaitingProcess(kept=600.0)
-    monkeypatch.setattr(reshape, "WAITING", found)
+    monkeypatch.setattr(reshape, "SHARED", found)
     yield found
     found.end()
 
