@@ -36,7 +36,7 @@ from headwater.core.quantity import format_size
 from headwater.placement.exact import Exactness
 from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import Beside
+from headwater.plan.setting import Beside
 
 Rates = Mapping[str, Mapping[str, float]]
 """Rows/s by source and location; ``*`` stands for all."""

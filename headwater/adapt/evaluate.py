@@ -19,7 +19,7 @@ from headwater.core.quantity import format_duration
 from headwater.placement.cost import evaluate
 from headwater.placement.response import response
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import Setting
+from headwater.plan.setting import Setting
 
 BATCH = "batch"
 APART = 2.0

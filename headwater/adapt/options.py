@@ -35,8 +35,9 @@ from headwater.plan.build import build
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread, edited
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import Beside, PlacementRequest, Setting, place
+from headwater.plan.place import PlacementRequest, place
 from headwater.plan.profile import Known, Profile
+from headwater.plan.setting import Beside, Setting
 
 _EACH_LOCATION = 8
 """Number of locations up to which moves of single locations are tried; beyond, only schedulers choose."""

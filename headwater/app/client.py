@@ -31,9 +31,11 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.optimise import Optimised, Rewriting, optimise
 from headwater.plan.order import steps_to
 from headwater.plan.outline import PlanOutline, outline
-from headwater.plan.place import ANNOTATED, PlacementRequest, Prediction, Setting, place
+from headwater.plan.place import ANNOTATED, PlacementRequest, place
+from headwater.plan.prediction import Prediction
 from headwater.plan.profile import Known, Profile
 from headwater.plan.search import optimise_placed, setting_of
+from headwater.plan.setting import Setting
 from headwater.plan.steps import CanarySettings, FormerOutputChoice, Step
 from headwater.plan.written import Written
 from headwater.reuse.pool import Pool

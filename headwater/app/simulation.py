@@ -14,8 +14,9 @@ from headwater.plan import build as planning
 
 if TYPE_CHECKING:
     from headwater.placement.replay import Score
-    from headwater.plan.place import PlacementRequest, Setting
+    from headwater.plan.place import PlacementRequest
     from headwater.plan.profile import Profile
+    from headwater.plan.setting import Setting
 
 
 def simulate(
@@ -42,7 +43,7 @@ def simulate(
 
 
 def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None) -> Setting:
-    from headwater.plan.place import Setting
     from headwater.plan.profile import Known
+    from headwater.plan.setting import Setting
 
     return Setting(dataflow, continuum, planning.marked_layers(dataflow, continuum), Known(dataflow, profile))

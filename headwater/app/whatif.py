@@ -34,8 +34,8 @@ from headwater.core.quantity import (
 from headwater.core.rules import Number
 from headwater.dataflow.sources import Source
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import Beside
 from headwater.plan.profile import Known
+from headwater.plan.setting import Beside
 
 Basis = Literal["measured", "learned", "profile", "assumed"]
 """Basis of the costs: samples of running units; earlier samples; a profile; assumptions."""

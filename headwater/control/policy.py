@@ -41,7 +41,7 @@ from headwater.core.errors import HeadwaterError
 from headwater.core.jsonform import dump
 from headwater.placement.forecast import trend
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import Beside
+from headwater.plan.setting import Beside
 
 SEEN = 12.0
 """Seconds of samples from which loads and latency are computed."""

@@ -27,8 +27,8 @@ from headwater.dataflow.sources import Source
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.deployment import Deployment
 from headwater.plan.figures import FlowFigures
-from headwater.plan.place import Setting
 from headwater.plan.profile import Known, Profile
+from headwater.plan.setting import Setting
 from headwater.plan.traffic import Traffic, least_traffic, traffic
 from headwater.plan.written import Written
 from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten

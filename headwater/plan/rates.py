@@ -19,7 +19,8 @@ from headwater.placement.forecast import forecast as find_forecast
 from headwater.placement.replay import Score, Shared, Step, replay
 from headwater.placement.schedule import SCHEDULERS, tables
 from headwater.placement.situation import ScheduleDecision, Situation
-from headwater.plan.place import ANNOTATED, PlacementRequest, Setting, running_placement
+from headwater.plan.place import ANNOTATED, PlacementRequest
+from headwater.plan.setting import Setting, running_placement
 
 _COLUMNS = ("time", "source", "location", "rate")
 _HINT = "write CSV: time,source,location,rate"
@@ -81,7 +82,7 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
 
 def _usual(setting: Setting) -> dict[int, float]:
     """Return the rates of the profile, or the assumed ones."""
-    application = replace(setting, apart=True).problem.application
+    application = replace(setting, apart=True, on_tree=True).problem.application
     return {source: application.operators[source].rate for source in application.sources}
 
 
@@ -127,7 +128,7 @@ def replayed(
             f"'{request.strategy}' does not adapt to rates",
             hint=f"simulate {', '.join((*SCHEDULERS, ANNOTATED))}",
         )
-    setting = replace(setting, apart=True)
+    setting = replace(setting, apart=True, on_tree=True)
     marked = running_placement(setting, setting.marked)
     name, among = setting.dataflow.name, tables(setting.problem, request.weights)
     if request.strategy == ANNOTATED:

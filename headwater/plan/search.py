@@ -18,8 +18,10 @@ from headwater.core.quantity import format_duration
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.deployment import layers_of
 from headwater.plan.optimise import Optimised, RuleUse, optimise
-from headwater.plan.place import PlacementRequest, Prediction, Setting, place
+from headwater.plan.place import PlacementRequest, place
+from headwater.plan.prediction import Prediction
 from headwater.plan.profile import Known, Profile
+from headwater.plan.setting import Setting
 from headwater.rewrite.rule import RewriteRule
 
 _FEW = 4

@@ -14,7 +14,7 @@ from headwater.continuum.model import Continuum, Zone
 from headwater.core.errors import PlacementError
 from headwater.dataflow.operators import ToLocations
 from headwater.plan.figures import FlowFigures
-from headwater.plan.place import Setting
+from headwater.plan.setting import Setting
 
 Traffic = Mapping[str, float]
 """By link, bytes per second."""

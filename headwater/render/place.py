@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headwater.core.errors import HeadwaterError
 from headwater.core.quantity import format_duration, format_size
-from headwater.plan.place import LimitCheck, Prediction
+from headwater.plan.prediction import LimitCheck, Prediction
 
 
 def prediction_view(found: Prediction) -> RenderableType:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from io import StringIO
+from itertools import combinations_with_replacement, product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ from headwater.core.errors import DataflowError, ErrorList, HeadwaterError, Plac
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
+from headwater.placement.schedule import SCHEDULERS
+from headwater.placement.situation import Limits
+from headwater.placement.usage import Weights
 from headwater.plan.build import annotated, build, in_layers, marked_layers, one_unit, unit_per_operator
 from headwater.plan.deployment import layers_of
 from headwater.plan.diff import diff
@@ -34,8 +38,9 @@ from headwater.plan.document import from_document, to_document
 from headwater.plan.edit import Fuse, Move, edited, move
 from headwater.plan.figures import FlowFigures
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import PlacementRequest, Setting, place
-from headwater.plan.profile import Known, Profile
+from headwater.plan.place import PlacementRequest, judged, place
+from headwater.plan.profile import Known, OperatorProfile, Profile
+from headwater.plan.setting import Setting
 from headwater.plan.spec import spec_of
 from headwater.plan.traffic import traffic
 from headwater.render.deployment import plan_view
@@ -407,10 +412,85 @@ def test_strategies_keep_operators_in_named_zones(strategy: str) -> None:
     assert predicted.layers["c"] == "zone C2" and "C1-C2" in predicted.links
 
 
-def test_schedulers_know_the_tree_only() -> None:
-    with pytest.raises(PlacementError, match="knows only the tree of zones") as caught:
-        place(setting(planned().dataflow), PlacementRequest(strategy="atsoo_h"))
-    assert "to_zone" in str(caught.value.hint)
+BESIDE = """
+name: two-clouds
+layers: [edge, site, cloud]
+zones:
+  C1: {layer: cloud}
+  C2: {layer: cloud}
+  S1: {layer: site, parent: C1, link: {bandwidth: 8Mbit/s, latency: 30ms}, hosts: {rack: {n_cpu: 4, memory: 4GiB}}}
+  E1: {layer: edge, parent: S1, locations: [L1], link: {bandwidth: 1Mbit/s, latency: 10ms}, hosts: {a: {memory: 1GiB}}}
+  E2: {layer: edge, parent: S1, locations: [L2], link: {bandwidth: 1Mbit/s, latency: 10ms}, hosts: {b: {memory: 1GiB}}}
+links: [{between: [C1, C2], latency: 20ms}]
+"""
+
+
+def beside_a_named_zone(kept: float, rate: float) -> Setting:
+    """Return a filter that runs at the edge or at the site, and filters of the same rows for a second cloud."""
+    builder = hw.flow("f", locations=("L1", "L2"))
+    read = builder.read.json("/d/{location}", SCHEMA, location_as="location").named("read")
+    read.where("v > 1").named("near").where("v > 2").named("a").to_layer("site").where("v > 3").named("b").to_layer(
+        "cloud"
+    ).write.memory("m")
+    far = read.where("v > 4").named("c").to_zone("C2").where("v > 5").named("d").to_layer("cloud")
+    far.where("v > 6").named("e").where("v > 7").named("f").write.memory("n")
+    costs = {"near": 0.5, "a": kept, "b": 1.0, "c": 1.0, "d": 0.5, "e": 0.5, "f": 0.5}
+    operators = {o: OperatorProfile(selectivity=s, bytes_out=40, state_bytes=2e8) for o, s in costs.items()}
+    operators["read"] = OperatorProfile(bytes_out=40)
+    profile = Profile(dataflow="f", operators=operators, rates={"read": {"*": rate}})
+    flow, continuum = builder.build(), Continuum.from_text(BESIDE)
+    return Setting(flow, continuum, marked_layers(flow, continuum), Known(flow, profile))
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_schedulers_leave_operators_at_zones_by_name_and_count_their_streams(name: str) -> None:
+    found = beside_a_named_zone(0.5, 500.0)
+    request = PlacementRequest(strategy=name, limits=Limits(max_latency=30.0))
+    deployment, predicted = place(found, request)
+    plan = build(found.dataflow, found.continuum, deployment)
+    assert where(plan, "d") == {"C2"} and where(plan, "c") == {"E1", "E2"} and where(plan, "e") == {"C1"}
+    assert predicted.links["C1-C2"].bytes_per_s == pytest.approx(2 * 500 * 40 + 2 * 500 * 0.5 * 40)
+    whole = judged(found, request, deployment)
+    check = predicted.limit_check
+    assert check is not None and check.kept and whole.kept
+    assert (check.cost, check.response, check.bandwidth) == (whole.cost, whole.response, whole.bandwidth)
+
+
+@pytest.mark.parametrize(("rate", "filtered"), [(1000.0, False), (2500.0, True)])
+def test_a_scheduler_knows_that_streams_of_zones_by_name_fill_a_link(rate: float, filtered: bool) -> None:
+    """At 2,500 rows/s, the rows for the second cloud leave no room on an edge's link for unfiltered ones."""
+    found = beside_a_named_zone(0.01, rate)
+    # Memory at the edge is scarce, so without full links operators are higher up.
+    request = PlacementRequest(strategy="tsoo_exact", limits=Limits(max_latency=30.0), weights=Weights(1.0, 0.0))
+    deployment, predicted = place(found, request)
+    plan = build(found.dataflow, found.continuum, deployment)
+    assert predicted.limit_check is not None and predicted.limit_check.kept
+    assert where(plan, "near") == ({"E1", "E2"} if filtered else {"C1"})
+
+
+@settings(deadline=None, max_examples=12)
+@given(kept=st.floats(0.01, 1.0), rate=st.floats(10.0, 3000.0), weight=st.floats(0.0, 1.0), late=st.floats(0.8, 5.0))
+def test_no_placement_is_much_better_than_tsoo_exact_beside_a_zone_by_name(
+    kept: float, rate: float, weight: float, late: float
+) -> None:
+    """It takes the streams of zones by name for others' use of a link, whose price is lower than that of its own."""
+    found = beside_a_named_zone(kept, rate)
+    limits, weights = Limits(max_latency=late), Weights(weight, 1.0 - weight)
+    request = PlacementRequest(strategy="tsoo_exact", limits=limits, weights=weights)
+    chosen = place(found, request)[1].limit_check
+    cloud = tuple(host.name for host in found.continuum.zone("C1").nodes[0].hosts)
+    hosts = {"L1": (("a",), ("rack",), cloud), "L2": (("b",), ("rack",), cloud)}
+    checks = []
+    for ways in product(combinations_with_replacement(range(3), 3), repeat=2):
+        moved = {
+            o: {x: hosts[x][way[n]] for x, way in zip(hosts, ways, strict=True)}
+            for n, o in enumerate(["near", "a", "b"])
+        }
+        checks.append(judged(found, request, replace(found.marked, placement=found.marked.placement.replaced(moved))))
+    kept_ones = [check.cost for check in checks if check.kept]
+    assert chosen is not None and chosen.kept == bool(kept_ones)
+    if kept_ones:
+        assert min(kept_ones) * (1 - 1e-9) <= chosen.cost <= min(kept_ones) * 1.1 + 1e-12
 
 
 def test_a_zone_by_name_stays_where_another_dataflow_runs_beside() -> None:

@@ -22,8 +22,9 @@ from headwater.dataflow.graph import Dataflow
 from headwater.placement import STRATEGIES
 from headwater.placement.cost import evaluate, shortages
 from headwater.plan.build import build, in_layers, marked_layers
-from headwater.plan.place import ANNOTATED, PlacementRequest, Setting, place
+from headwater.plan.place import ANNOTATED, PlacementRequest, place
 from headwater.plan.profile import Known, OperatorProfile, Profile
+from headwater.plan.setting import Setting
 
 ZONES = """
 name: plant

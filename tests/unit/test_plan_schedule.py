@@ -23,10 +23,11 @@ from headwater.placement.schedule import SCHEDULERS
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
 from headwater.plan.build import annotated, build, in_layers
-from headwater.plan.compare import compared, judged
+from headwater.plan.compare import compared
 from headwater.plan.deployment import Deployment, Placement
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import AELS_MODEL, ANNOTATED, MODEL, PlacementRequest, place
+from headwater.plan.place import ANNOTATED, PlacementRequest, judged, place
+from headwater.plan.prediction import AELS_MODEL, MODEL
 from headwater.plan.profile import OperatorProfile, Profile
 from headwater.plan.rates import read_trace, replayed
 from tests.unit.test_plan_place import CONTINUUM, FLOW, ZONES, measured, plant, setting

@@ -29,8 +29,8 @@ from headwater.plan.deployment import layers_of
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.figures import FlowFigures
 from headwater.plan.optimise import optimise
-from headwater.plan.place import Setting
 from headwater.plan.profile import Known, OperatorProfile, Profile
+from headwater.plan.setting import Setting
 from headwater.plan.traffic import least_traffic, traffic
 from headwater.rewrite.aggregates import DROP_EARLY, GROUP_VALUES, SPLIT_AGGREGATE
 from headwater.rewrite.filters import FILTER_DOWN, FILTER_ORDER

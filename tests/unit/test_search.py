@@ -17,7 +17,8 @@ from headwater.core.errors import PlacementError
 from headwater.dataflow.graph import Dataflow
 from headwater.placement.situation import Limits
 from headwater.plan.optimise import Optimised, optimise
-from headwater.plan.place import PlacementRequest, Prediction, place
+from headwater.plan.place import PlacementRequest, place
+from headwater.plan.prediction import Prediction
 from headwater.plan.profile import OperatorProfile, Profile
 from headwater.plan.search import optimise_placed, setting_of
 from headwater.rewrite.rules import RULES

@@ -25,8 +25,9 @@ from headwater.plan import edit
 from headwater.plan.build import build
 from headwater.plan.document import from_document, to_document
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import PlacementRequest, Setting, place
+from headwater.plan.place import PlacementRequest, place
 from headwater.plan.profile import Known, Profile
+from headwater.plan.setting import Setting
 from headwater.plan.steps import FormerOutputChoice
 from headwater.reuse.pool import Pool
 from headwater.reuse.ways import put_together
