@@ -209,11 +209,12 @@ class Trial:
             self._until_quiet(live)
             time.sleep(2 * self._idle)  # Spark's Python workers end after a minute without work
             found |= self._idling(up.pid)
+            before, batches, written = len(sink_rows(live)["slow"]), self._batches(), time.time()
             write_minutes(self._input, areas, MINUTES, 30, 1)
-            before = len(sink_rows(live)["slow"])
             found["taken_up_s"] = self._timed(
                 lambda: self._until(lambda: len(sink_rows(live)["slow"]) > before, "new input's results")
             )
+            found["batch_begun_s"] = min(file.stat().st_mtime for file in self._batches() - batches) - written
         finally:
             down = [*HEADWATER, "down", "--home", str(self.place / "home")]
             subprocess.run(
@@ -222,6 +223,10 @@ class Trial:
             up.terminate()
             up.wait(60)
         return {name: round(value, 3) for name, value in found.items()}
+
+    def _batches(self) -> set[Path]:
+        """Return the files in which Spark notes, at the begin of each batch, its input."""
+        return {file for file in (self.place / "home").rglob("offsets/*") if file.name.isdigit()}
 
     def _apply(self, areas: list[str], limit: str = "30") -> None:
         apply = [*HEADWATER, "apply", self._flow, "-c", str(self._file), "--yes", "--wait", "--store", self._store]
