@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from headwater.placement.cost import ROUNDING, Shortage
+from headwater.placement.hostcut import HostCut
 from headwater.placement.problem import Problem
 from headwater.placement.queueing import Floats
 from headwater.placement.why import Unplaceable
@@ -39,25 +40,21 @@ def _lacking_everywhere(problem: Problem) -> Unplaceable | None:
 
 
 def _overfull_access(problem: Problem) -> Unplaceable | None:
-    """Return the error of a host whose LAN access cannot carry what its pinned operators send or receive.
-
-    A stream counts if the operator at its other end cannot run on that host, even alone.
-    """
+    """Return the error of a host whose LAN access is too narrow for its pinned operators, whatever else it runs."""
     application, hosts = problem.application, problem.hosts
-    sends: defaultdict[int, float] = defaultdict(float)
-    receives: defaultdict[int, float] = defaultdict(float)
-    first: dict[int, int] = {}
-    for u, v in application.streams:
-        bandwidth = application.flow((u, v), 0).bandwidth
-        for at, other, amounts in ((u, v, sends), (v, u, receives)):
-            host = application.operators[at].host
-            if host is not None and not _can_run(problem, other, host):
-                amounts[host] += bandwidth
-                first.setdefault(host, at)
-    for amounts, way in ((sends, "LAN out of"), (receives, "LAN into")):
-        for host, needed in amounts.items():
+    sent = {(u, v): application.flow((u, v), 0).bandwidth for u, v in application.streams}
+    for way, streams in (("LAN out of", sent), ("LAN into", {(v, u): bits for (u, v), bits in sent.items()})):
+        alone: defaultdict[int, float] = defaultdict(float)  # of each host, if it runs its pinned operators only
+        first: dict[int, int] = {}
+        for (u, v), bits in streams.items():
+            host = application.operators[u].host
+            if host is not None and application.operators[v].host != host:
+                alone[host] += bits
+                first.setdefault(host, u)
+        for host, bits in alone.items():
             there = float(hosts.lan_bandwidth[host])
-            if needed > there * (1 + ROUNDING):
+            most = there * (1 + ROUNDING)
+            if bits > most and (needed := HostCut(problem, host, streams).at_least(most)) > most:
                 short = Shortage("bandwidth", f"{way} {hosts.name(host)}", needed, there, "bits/s", host)
                 return _certain(problem, first[host], short)
     return None
@@ -67,16 +64,6 @@ def _certain(problem: Problem, operator: int, short: Shortage) -> Unplaceable:
     error = Unplaceable(problem.application.operators[operator].name, [short])
     error.certain = True
     return error
-
-
-def _can_run(problem: Problem, operator: int, host: int) -> bool:
-    """Return whether a host could run an operator if it ran nothing else."""
-    what = problem.application.operators[operator]
-    if what.host is not None:
-        return what.host == host
-    if what.hosts is not None and host not in what.hosts:
-        return False
-    return all(needs[operator] <= there[host] * (1 + ROUNDING) for _, there, _, needs in _capacities(problem))
 
 
 def _capacities(problem: Problem) -> Iterator[tuple[str, Floats, str, list[float]]]:

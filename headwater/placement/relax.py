@@ -15,6 +15,7 @@ import numpy as np
 
 from headwater.placement.cost import Shortage, shortages
 from headwater.placement.index import Index
+from headwater.placement.necessary import hopeless
 from headwater.placement.network import Link
 from headwater.placement.problem import Application, Hosts, Ints, Placement, Problem, Stream
 from headwater.placement.queueing import Floats
@@ -23,7 +24,7 @@ from headwater.placement.why import Unplaceable
 Find = Callable[[Problem], Placement | None]
 """Returns a placement that meets all constraints, or None."""
 
-_HALVINGS = 8
+_HALVINGS = 3
 """Steps by which the least sufficient multiple of a capacity is narrowed down."""
 _LIST = 2.0
 """Multiple of a capacity that counts as much as another allowed host or level."""
@@ -35,7 +36,10 @@ _MOST_SINGLE = 12
 _MOST_ALONE = 4
 """Hosts that are tried alone."""
 _CLOSE = 1.01
-"""Factor within which a multiple counts as the least."""
+"""Factor within which a multiple counts as the least; above a bound ``_ABOVE``, because a search takes longer."""
+_ABOVE = 1.1
+_BOUNDS = 5
+"""Steps by which the bound of a multiple is narrowed down."""
 _SLACK = 1 + 1e-6
 _FEWEST, _WORK = 12, 4_000
 """Least number of searches, and of placed operators in all of them."""
@@ -157,9 +161,10 @@ def _on(problem: Problem, hosts: Hosts) -> Problem:
 
 def _least(problem: Problem, kind: _Kind, placement: Placement, find: Find) -> Relaxation:
     """Tighten a class again, as long as a placement is found."""
-    low, high = 1.0, _needed(kind.missing(problem, placement))
+    high = _needed(kind.missing(problem, placement))
+    low = _bound(problem, kind, high)
     for turn in range(_HALVINGS):
-        if math.isinf(high) or high <= low * _CLOSE:
+        if math.isinf(high) or high <= low * (_ABOVE if turn else _CLOSE):
             break
         # The first placement often has the least already.
         middle = high / _CLOSE if turn == 0 else math.sqrt(low * high)
@@ -177,6 +182,20 @@ def _least(problem: Problem, kind: _Kind, placement: Placement, find: Find) -> R
             placement, missing = alone, fewer
             break
     return Relaxation(kind.name, high, placement, missing)
+
+
+def _bound(problem: Problem, kind: _Kind, high: float) -> float:
+    """Return a multiple with which no placement is possible, near the least for which that is not known."""
+    low = 1.0
+    for _ in range(_BOUNDS if math.isfinite(high) else 0):
+        if high <= low * _ABOVE:
+            break
+        middle = math.sqrt(low * high)
+        if hopeless(kind.widened(problem, middle)) is None:
+            high = middle
+        else:
+            low = middle
+    return low
 
 
 def _needed(missing: Sequence[Shortage]) -> float:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from headwater.core.errors import PlacementError
 from headwater.placement import STRATEGIES, Application, PlacedOperator, Problem, solve
-from headwater.placement.cost import Shortage, shortages
+from headwater.placement.cost import ROUNDING, Shortage, shortages
 from headwater.placement.cutnumbers import CutLoad
+from headwater.placement.hostcut import HostCut
 from headwater.placement.lacking import lacking
 from headwater.placement.schedule import SCHEDULERS, scheduler, tables
 from headwater.placement.situation import Limits, Situation
@@ -282,3 +284,35 @@ def test_a_branch_of_thousands_of_operators_needs_no_recursion(free: int) -> Non
     assert len(table.branches[0].choices) == 6
     for name in SCHEDULERS:
         assert scheduler(name)(Situation(table, CutLoad.of(problem), Limits())).kept
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_no_operators_on_a_host_send_less_than_the_bound(sends: bool) -> None:
+    """All sets of operators that a source's or a sink's host has room for are tried."""
+    met = above = 0
+    for seed in range(40):
+        problem = mixed(seed, operators=8, hosts=6)
+        application, hosts = problem.application, problem.hosts
+        ends = application.sources if sends else application.sinks
+        host = next(h for o in ends if (h := application.operators[o].host) is not None)
+        bits = {(u, v): application.flow((u, v), 0).bandwidth for u, v in application.streams}
+        streams = bits if sends else {(v, u): one for (u, v), one in bits.items()}
+        cut = HostCut(problem, host, streams)
+        least = math.inf
+        for size in range(len(application.free) + 1):
+            for chosen in combinations(application.free, size):
+                if any(o not in cut.possible for o in chosen):
+                    continue
+                if sum(application.work[o] for o in chosen) > float(hosts.cpu_free[host]) * (1 + ROUNDING):
+                    continue
+                if sum(application.room[o] for o in chosen) > float(hosts.memory_free[host]) * (1 + ROUNDING):
+                    continue
+                here = cut.pinned | set(chosen)
+                least = min(least, sum(one for (u, v), one in streams.items() if u in here and v not in here))
+        for share in (0.3, 0.9, 0.999):
+            enough = max(1.0, least * share)
+            bound = cut.at_least(enough)
+            assert bound <= least * (1 + 1e-6), (seed, share)
+            above += bound > enough
+            met += 1
+    assert above > met * 0.7, "the bound is of use"
