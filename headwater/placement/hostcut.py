@@ -2,14 +2,15 @@
 
 An operator on a host with pinned operators may filter what these send, but takes processor and memory there. The
 bound is that of Lagrange: capacities have prices, the least of traffic and prices is a minimum cut between the host's
-pinned operators and those that cannot run on it, and prices rise where a cut exceeds a capacity.
+pinned operators and those that cannot run on it, and prices rise where a cut exceeds a capacity. So has the traffic the
+other way, for which the host has the same access.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +27,9 @@ _UNIT = 10**9
 """Of capacities in a cut: whole numbers, rounded down, so that the bound holds."""
 _INSIDE, _OUTSIDE = -1, -2
 """Nodes of a cut: the operators that are pinned to the host, and those that cannot run on it."""
+
+_Edges = Mapping[Stream, float]
+"""Edges of a cut, and what each takes if it leads out of the host."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,41 +74,53 @@ class HostCut:
         bound = sum(bits for (u, v), bits in self.streams.items() if u in self.pinned and v not in self.possible)
         if bound > enough or len(self.possible) > _MANY or not enough > 0:
             return bound
-        shares = [
-            {o: need[o] / there for o in self.possible - self.pinned}
-            for need, there in self._capacities
-            if 0 < there < math.inf
-        ]
-        prices = [0.0] * len(shares)
+        traffic, uses = self._cut_by(self.streams, enough), self._uses()
+        prices = [0.0] * len(uses)
         for _ in range(_PRICES):
-            least, chosen = self._least(shares, prices, enough)
-            bound = max(bound, least)
-            over = [sum(share[o] for o in chosen) - 1 for share in shares]
+            least, inside = _least(traffic, uses, prices)
+            bound = max(bound, least * enough)
+            over = [sum(share for (u, v), share in use.items() if u in inside and v not in inside) - 1 for use in uses]
             if bound > enough or all(x <= 0 for x in over):
                 break
-            step = (max(1.05 * enough, 1.1 * bound) - least) / enough / sum(x * x for x in over)
+            step = (max(1.05, 1.1 * bound / enough) - least) / sum(x * x for x in over)
             prices = [max(0.0, price + step * x) for price, x in zip(prices, over, strict=True)]
         return bound
 
-    def _least(self, shares: list[dict[int, float]], prices: list[float], unit: float) -> tuple[float, Collection[int]]:
-        """Return the least of traffic and prices, less the price of the capacities, and the operators on the host.
+    def _uses(self) -> list[_Edges]:
+        """Return, of processor, of memory and of the traffic the other way, the share that each cut edge takes."""
+        found: list[_Edges] = [
+            {(o, _OUTSIDE): need[o] / there for o in self.possible - self.pinned}
+            for need, there in self._capacities
+            if 0 < there < math.inf
+        ]
+        access = float(self.problem.hosts.lan_bandwidth[self.host])
+        if 0 < access < math.inf:
+            found.append(self._cut_by({(v, u): bits for (u, v), bits in self.streams.items()}, access))
+        return found
 
-        Prices are those of a whole capacity, in multiples of ``unit``.
-        """
-        edges: defaultdict[tuple[int, int], int] = defaultdict(int)
-        for (u, v), bits in self.streams.items():
+    def _cut_by(self, streams: Mapping[Stream, float], unit: float) -> _Edges:
+        """Return the streams that can leave the operators on the host, in multiples of a unit."""
+        found: defaultdict[Stream, float] = defaultdict(float)
+        for (u, v), bits in streams.items():
             ends = self._node(u), self._node(v)
             if ends[0] != ends[1] and ends[0] != _OUTSIDE and ends[1] != _INSIDE:
-                edges[ends] += int(bits / unit * _UNIT)
-        for o in self.possible - self.pinned:
-            edges[o, _OUTSIDE] += int(sum(p * share[o] for p, share in zip(prices, shares, strict=True)) * _UNIT)
-        graph = nx.DiGraph()
-        graph.add_nodes_from((_INSIDE, _OUTSIDE))
-        graph.add_edges_from((u, v, {"capacity": most}) for (u, v), most in edges.items())
-        cut, (inside, _) = nx.minimum_cut(graph, _INSIDE, _OUTSIDE)
-        return (cut / _UNIT - sum(prices)) * unit, inside - {_INSIDE}
+                found[ends] += bits / unit
+        return found
 
     def _node(self, operator: int) -> int:
         if operator in self.pinned:
             return _INSIDE
         return operator if operator in self.possible else _OUTSIDE
+
+
+def _least(traffic: _Edges, uses: Sequence[_Edges], prices: Sequence[float]) -> tuple[float, Set[int]]:
+    """Return the least of traffic and prices, less the prices of whole capacities, and the nodes on the host."""
+    edges: defaultdict[Stream, int] = defaultdict(int)
+    for price, each in ((1.0, traffic), *zip(prices, uses, strict=True)):
+        for ends, share in each.items():
+            edges[ends] += int(price * share * _UNIT)
+    graph = nx.DiGraph()
+    graph.add_nodes_from((_INSIDE, _OUTSIDE))
+    graph.add_edges_from((u, v, {"capacity": most}) for (u, v), most in edges.items() if most)
+    cut, (inside, _) = nx.minimum_cut(graph, _INSIDE, _OUTSIDE)
+    return cut / _UNIT - sum(prices), inside

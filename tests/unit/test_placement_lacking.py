@@ -308,6 +308,9 @@ def test_no_operators_on_a_host_send_less_than_the_bound(sends: bool) -> None:
                 if sum(application.room[o] for o in chosen) > float(hosts.memory_free[host]) * (1 + ROUNDING):
                     continue
                 here = cut.pinned | set(chosen)
+                back = sum(one for (u, v), one in streams.items() if u not in here and v in here)
+                if back > float(hosts.lan_bandwidth[host]) * (1 + ROUNDING):
+                    continue
                 least = min(least, sum(one for (u, v), one in streams.items() if u in here and v not in here))
         for share in (0.3, 0.9, 0.999):
             enough = max(1.0, least * share)
