@@ -29,6 +29,7 @@ from headwater.reuse.commons import Commons, OperatorShape
 from headwater.reuse.contain import Contained, served
 from headwater.reuse.located import separable
 from headwater.reuse.normal import normalized
+from headwater.reuse.together import together
 
 
 @dataclass(frozen=True)
@@ -268,10 +269,11 @@ class Pool:
 
         layers = places(running.layers)
         at = {
-            x: places(running.layers, own)
-            for x, own in running.layers_at.items()
-            if not self.locations or x in self.locations
+            x: places(running.layers, running.layers_at[x]) if x in running.layers_at else layers
+            for x in self.locations or continuum.locations
         }
+        now = running.deployment.placement
+        at = together(self.dataflow, continuum, at, only=self.at, free=free, running=now)
         edges = {(p, o.id) for o in self.dataflow.operators for p in o.inputs}
         kept = frozenset(e for e in _cuts(running) & edges if layers[e[0]] == layers[e[1]])
         fresh = in_layers(self.dataflow, continuum, layers, at=at, cuts=kept, only=self.at)

@@ -223,8 +223,15 @@ class PoolHistory:
             self._remove(self._drawn.choice(sorted(self.there)))
 
     def _come_or_go(self) -> None:
-        """Let a location come in some zone, or go while no dataflow runs at all locations: its state would be lost."""
-        if self._zones == [[LOCATION]] or self._drawn.random() < 0.5:
+        """Let a location come in some zone, or go while no dataflow runs at all locations: its state would be lost.
+
+        Or let zones take other locations.
+        """
+        if self._zones == [[LOCATION]] or self._drawn.random() < 0.4:
+            return
+        if self._drawn.random() < 0.3:
+            more = [[MORE]] if any(MORE in own for own in self._zones) else []
+            self._zones = [*self._drawn.choice(ZONES), *more]
             return
         if not any(MORE in own for own in self._zones):
             zones = [*self._zones, list[str]()]
