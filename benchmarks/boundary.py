@@ -302,7 +302,7 @@ def conformed(rows: pa.Table) -> pa.Table:
 
 def thin(continuum: Continuum) -> Continuum:
     """Return a continuum whose links have the bandwidth of this benchmark."""
-    data = continuum.to_data()
+    data: dict[str, Any] = dict(continuum.to_data())
     for zone in data["zones"].values():
         if "parent" in zone:
             zone["link"] = {**zone.get("link", {}), "bandwidth": BANDWIDTH}
