@@ -437,7 +437,7 @@ class NodeTasks:
                 self._tasks.pop(unit.id, None)
                 self._write()
             same_state = not itself and stands.tag == unit.tag
-            self._leave_inputs(spec, used if same_state else None)
+            self._leave_inputs(spec, self._spec_of(task) if task is not None and same_state else None)
             for channel in going:
                 remove_log(channel_spec(spec, channel, self.layout))
             if not same_state:
@@ -460,15 +460,13 @@ class NodeTasks:
     def _written_by(self, task: Task) -> set[str]:
         return {c.id for c in self._spec_of(task).outputs}
 
-    def _leave_inputs(self, spec: UnitSpec, kept: set[str] | None) -> None:
+    def _leave_inputs(self, spec: UnitSpec, successor: UnitSpec | None) -> None:
         """Unregister a unit as reader, except for entries kept for its successor (None: no successor)."""
-        units = self.units_of(spec)
+        units, left = self.units_of(spec), spec.readers_left_by(successor)
         for channel in spec.inputs:
-            if channel.id not in (kept or ()):
-                log = units.channels.log(spec, channel)
-                for reader in spec.own_readers[channel.operator]:
-                    log.unregister(reader)
-        if kept is None:
+            for reader in left[channel.operator]:
+                units.channels.log(spec, channel).unregister(reader)
+        if successor is None:
             units.channels.give_up(spec.unit)  # it may not have reached the end of removed inputs
         self._drop_unused(leaving=spec)
 

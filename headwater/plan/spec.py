@@ -98,6 +98,17 @@ class UnitSpec:
             found[channel.operator] = own.names
         return found
 
+    def readers_left_by(self, successor: UnitSpec | None) -> Mapping[str, tuple[str, ...]]:
+        """For each operator whose channels the unit reads, the reader names that its successor does not have.
+
+        The successor has the unit's state, and may read a channel fewer times.
+        """
+        kept = {} if successor is None else {c.id: successor.own_readers[c.operator] for c in successor.inputs}
+        return {
+            c.operator: tuple(name for name in self.own_readers[c.operator] if name not in kept.get(c.id, ()))
+            for c in self.inputs
+        }
+
     @cached_property
     def located(self) -> Mapping[str, str]:
         """For each operator of whose channels the unit takes only the rows of its locations, the column."""

@@ -11,6 +11,7 @@ import pytest
 import headwater as hw
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DeploymentError, ErrorList
+from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.diff import PlanDiff, diff
@@ -483,3 +484,28 @@ def test_another_dataflow_cannot_take_its_place() -> None:
     other = hw.flow("g", locations=("L1",))
     other.read.json("/d/{location}", "v double").write.memory("out")
     assert "applied" not in refusal(FIRST.plan(), build(other.build(), ACME))
+
+
+def test_a_unit_that_reads_a_channel_fewer_times_leaves_readers() -> None:
+    """Branches that meet again read a channel once each alone, and once together beside another output."""
+    continuum = Continuum.from_text(
+        "layers: [edge, cloud]\nzones:\n  C: {layer: cloud}\n  E: {layer: edge, parent: C, locations: [L1]}\n"
+    )
+
+    def flow(*, more: bool) -> Dataflow:
+        builder = hw.flow("f")
+        rows = builder.read.json("/d/{location}", "id bigint, v double").where("v > 0").named("rows").to_layer("cloud")
+        rows.where("v > 3").union(rows.where("v < 1")).write.memory("m")
+        if more:
+            rows.where("v > 2").write.memory("n")
+        return builder.build()
+
+    alone = build(flow(more=False), continuum)
+    beside = diff(alone, build(flow(more=True), continuum)).wanted
+    assert beside is not None
+    twice, once = spec_of(alone, "m@C"), spec_of(beside, "m@C")
+    first, second = twice.own_readers["rows"]
+    assert once.own_readers["rows"] == (first,), "the unit keeps its checkpoint"
+    assert twice.readers_left_by(once) == {"rows": (second,)}
+    assert once.readers_left_by(twice) == {"rows": ()}
+    assert twice.readers_left_by(None) == {"rows": (first, second)}
