@@ -19,7 +19,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = common.arguments(__doc__.splitlines()[0], repeats=1)
     parser.add_argument("--only", choices=["logical", "live"], help="one part")
-    parser.add_argument("--traces", default="SEQ", help=f"for the live part: some of {','.join(TRACES)}")
+    parser.add_argument("--traces", default=",".join(TRACES), help=f"for the live part: some of {','.join(TRACES)}")
     parser.add_argument("--workloads", default="riot21", help="for the live part: riot21, opmw35, opmw35_synth")
     parser.add_argument("--steps", type=int, help="of a live trace, before all that is there goes")
     settle = "seconds, at most, until queries have warmed up and nothing waits"
@@ -31,8 +31,8 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the tasks that run, step by step")
     options = parser.parse_args()
     if options.quick:
-        options.settle, options.measure = min(options.settle, 10.0), min(options.measure, 3.0)
-        options.steps, options.every = options.steps or 3, max(options.every, 3)
+        options.settle, options.measure = min(options.settle, 4.0), min(options.measure, 2.0)
+        options.steps, options.every = options.steps or 2, max(options.every, 4)
     facts = common.facts(quick=options.quick)
     found: dict[str, Any] = {}
     if options.only != "live":
