@@ -137,6 +137,7 @@ CERTIFIED = ((10, 10, 9), (10, 10, 100), (100, 100, 100), (1000, 100, 990), MILL
 OPERATORS = (25, 200)
 _CLOSE = 0.05
 _SHARE = 0.4
+"""Of what a source sends: the bandwidth of a narrow access."""
 
 
 def certificates(units: Sequence[str], seeds: int) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,13 +18,16 @@ import networkx as nx
 
 from headwater.placement.cost import ROUNDING
 from headwater.placement.problem import Problem, Stream
+from headwater.placement.queueing import Floats
 
 _MANY = 1_000
 """Operators above which only streams from or to operators that cannot run on the host count."""
 _PRICES = 25
 """Prices that are tried."""
 _UNIT = 10**9
-"""Of capacities in a cut: whole numbers, rounded down, so that the bound holds."""
+"""Multiple by which the edges of a cut become whole numbers; they are rounded down, so that the bound holds."""
+_SHARED = ("cpu", "memory")
+"""Capacities that the operators of a host share; each operator needs the processing rate for itself."""
 _INSIDE, _OUTSIDE = -1, -2
 """Nodes of a cut: the operators that are pinned to the host, and those that cannot run on it."""
 
@@ -54,20 +57,12 @@ class HostCut:
         return self.pinned | {o for o in self.problem.application.free if self._has_room(o)}
 
     def _has_room(self, operator: int) -> bool:
-        application, hosts = self.problem.application, self.problem.hosts
-        what = application.operators[operator]
+        what = self.problem.application.operators[operator]
         if what.hosts is not None and self.host not in what.hosts:
             return False
-        if not application.work[operator] <= float(hosts.cpu[self.host]) * (1 + ROUNDING):
-            return False
-        return all(need[operator] <= there * (1 + ROUNDING) for need, there in self._capacities)
-
-    @cached_property
-    def _capacities(self) -> tuple[tuple[Mapping[int, float], float], ...]:
-        """The need of each operator, and the amount, of processor and memory."""
-        application, hosts = self.problem.application, self.problem.hosts
-        work, room = ({o: each[o] for o in application.free} for each in (application.work, application.room))
-        return (work, float(hosts.cpu_free[self.host])), (room, float(hosts.memory_free[self.host]))
+        return all(
+            needs[operator] <= there[self.host] * (1 + ROUNDING) for _, there, _, needs in capacities(self.problem)
+        )
 
     def at_least(self, enough: float) -> float:
         """Return a lower bound of the traffic, bits/s; a search for a higher one ends above ``enough``."""
@@ -88,9 +83,12 @@ class HostCut:
 
     def _uses(self) -> list[_Edges]:
         """Return, of processor, of memory and of the traffic the other way, the share that each cut edge takes."""
+        shared = (
+            (float(all_[self.host]), needs) for name, all_, _, needs in capacities(self.problem) if name in _SHARED
+        )
         found: list[_Edges] = [
-            {(o, _OUTSIDE): need[o] / there for o in self.possible - self.pinned}
-            for need, there in self._capacities
+            {(o, _OUTSIDE): needs[o] / there for o in self.possible - self.pinned}
+            for there, needs in shared
             if 0 < there < math.inf
         ]
         access = float(self.problem.hosts.lan_bandwidth[self.host])
@@ -111,6 +109,14 @@ class HostCut:
         if operator in self.pinned:
             return _INSIDE
         return operator if operator in self.possible else _OUTSIDE
+
+
+def capacities(problem: Problem) -> Iterator[tuple[str, Floats, str, list[float]]]:
+    """Yield each capacity of hosts: its constraint, the amount of each host, its unit, the need of each operator."""
+    hosts, application = problem.hosts, problem.application
+    yield "processing rate", hosts.cpu, "events/s", application.work
+    yield "cpu", hosts.cpu_free, "work/s", application.work
+    yield "memory", hosts.memory_free, "bytes", application.room
 
 
 def _least(traffic: _Edges, uses: Sequence[_Edges], prices: Sequence[float]) -> tuple[float, Set[int]]:

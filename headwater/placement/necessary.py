@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 
 import numpy as np
 
 from headwater.placement.cost import ROUNDING, Shortage
-from headwater.placement.hostcut import HostCut
+from headwater.placement.hostcut import HostCut, capacities
 from headwater.placement.problem import Problem
-from headwater.placement.queueing import Floats
 from headwater.placement.why import Unplaceable
 
 
@@ -26,7 +24,7 @@ def _lacking_everywhere(problem: Problem) -> Unplaceable | None:
     """
     application = problem.application
     free = [o for o in application.free if application.operators[o].hosts is None]
-    for constraint, there, unit, needs in _capacities(problem):
+    for constraint, there, unit, needs in capacities(problem):
         largest = float(there.max(initial=0.0))
         o = max(free, key=needs.__getitem__, default=None)
         if o is None or needs[o] <= largest * (1 + ROUNDING):
@@ -64,11 +62,3 @@ def _certain(problem: Problem, operator: int, short: Shortage) -> Unplaceable:
     error = Unplaceable(problem.application.operators[operator].name, [short])
     error.certain = True
     return error
-
-
-def _capacities(problem: Problem) -> Iterator[tuple[str, Floats, str, list[float]]]:
-    """Yield each capacity of hosts: its constraint, the amount of each host, its unit, the need of each operator."""
-    hosts, application = problem.hosts, problem.application
-    yield "processing rate", hosts.cpu, "events/s", application.work
-    yield "cpu", hosts.cpu_free, "work/s", application.work
-    yield "memory", hosts.memory_free, "bytes", application.room

@@ -36,10 +36,11 @@ _MOST_SINGLE = 12
 _MOST_ALONE = 4
 """Hosts that are tried alone."""
 _CLOSE = 1.01
-"""Factor within which a multiple counts as the least; above a bound ``_ABOVE``, because a search takes longer."""
+"""Factor within which a multiple counts as the least, before the first search for a smaller one."""
 _ABOVE = 1.1
+"""The same after it: a search takes long."""
 _BOUNDS = 5
-"""Steps by which the bound of a multiple is narrowed down."""
+"""Steps by which a bound of the least multiple is narrowed down, without a search."""
 _SLACK = 1 + 1e-6
 _FEWEST, _WORK = 12, 4_000
 """Least number of searches, and of placed operators in all of them."""

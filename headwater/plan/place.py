@@ -75,7 +75,7 @@ def _solved(setting: Setting, strategy: str) -> Answer:
 def _scheduled(setting: Setting, request: PlacementRequest) -> tuple[Deployment, Prediction]:
     setting = replace(setting, apart=True)
     current = None if request.running is None else running_placement(setting, request.running)
-    problem = replace(setting, on_tree=True).problem
+    problem = (replace(setting, on_tree=True) if setting.in_zones else setting).problem
     load = CutLoad.of(problem)
     found = decide(
         problem,
