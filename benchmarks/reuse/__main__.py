@@ -47,8 +47,8 @@ def main() -> None:
                 row
                 for name in options.workloads.split(",")
                 for row in alive.result(
-                    place, name, kinds, settle=options.settle, measure=options.measure, steps=options.steps,
-                    trigger=options.trigger, every=options.every, rate=options.rate,
+                    place, name, kinds, fresh=not options.quick, trigger=options.trigger, rate=options.rate,
+                    settle=options.settle, measure=options.measure, steps=options.steps, every=options.every,
                 )
             ]  # fmt: skip
         finally:

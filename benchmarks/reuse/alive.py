@@ -22,7 +22,7 @@ from benchmarks.reuse import city, science
 from benchmarks.reuse.workloads import Trace, trace, workload
 from headwater.app import deployments, pools, stores
 from headwater.continuum.model import Continuum
-from headwater.core.errors import HeadwaterError, Unavailable
+from headwater.core.errors import Unavailable
 from headwater.core.metrics import UnitProgress
 from headwater.core.quantity import parse_duration
 from headwater.dataflow.graph import Dataflow
@@ -47,10 +47,10 @@ zones:
 
 
 class Platform:
-    """A controller and a zone with the streams of a workload, until ``end``."""
+    """A controller and a zone with the streams of a workload, until it is left."""
 
     def __init__(self, place: Path, name: str, *, reuse: bool, trigger: str, rate: float) -> None:
-        self.place, self._reuse, self._trigger = place, reuse, parse_duration(trigger)
+        self.place, self.reuse, self._trigger = place, reuse, parse_duration(trigger)
         self.store = str(place / "store.db")
         place.mkdir(parents=True)
         graphs = workload(name)
@@ -62,6 +62,16 @@ class Platform:
         self._controller.start()
         made = city.dataflow if riot else science.dataflow
         self.flows: Mapping[str, Dataflow] = {g.name: made(g, place) for g in graphs}
+        self.sizes = {g.name: len(g.tasks) for g in graphs}
+
+    def __enter__(self) -> Platform:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.feed.end()
+        self._over.set()
+        self._controller.join(60)
+        deployments.down(self.place / "home")
 
     def _control(self, trigger: str) -> None:
         with (self.place / "up.log").open("a") as log:
@@ -77,7 +87,7 @@ class Platform:
         """Submit or remove a dataflow; return the seconds until that was done."""
         begun = time.monotonic()
         if what == "submit":
-            if self._reuse:
+            if self.reuse:
                 found = self._when_calm(
                     lambda: pools.plan_submission(
                         self.flows[name], continuum(), "city", self.store, former_output="append"
@@ -87,7 +97,7 @@ class Platform:
             else:
                 plan = build(self.flows[name], continuum())
                 self._wait(name, common.want(plan, self.store, former_output="append"))
-        elif self._reuse:
+        elif self.reuse:
             found = self._when_calm(lambda: pools.plan_removal(name, "city", self.store).apply())
             self._wait(pools.POOL, found.version)
         else:
@@ -187,13 +197,6 @@ class Platform:
         known.pop(os.getpid(), None)
         return list(known.values())
 
-    def end(self) -> None:
-        """End all."""
-        self.feed.end()
-        self._over.set()
-        self._controller.join(60)
-        deployments.down(self.place / "home")
-
 
 def _cpu(processes: list[psutil.Process]) -> dict[psutil.Process, float]:
     """Return the processor time of each process that still runs, in seconds."""
@@ -216,63 +219,45 @@ def _memory(process: psutil.Process) -> int:
 
 
 def lived(
-    place: Path,
-    name: str,
-    kind: Trace,
-    *,
-    reuse: bool,
-    settle: float,
-    measure: float,
-    steps: int | None,
-    trigger: str,
-    every: int,
-    rate: float,
+    platform: Platform, name: str, kind: Trace, *, settle: float, measure: float, steps: int | None, every: int
 ) -> dict[str, Any]:
     """Go through a trace; ``steps``: only this number of steps, and then remove all dataflows.
 
-    ``rate``: packs or events a second of each stream. Cores are measured at regular steps, where most tasks run, and in
-    the end; each time when queries have warmed up and caught up, or after ``settle`` seconds.
+    Cores are measured at regular steps, where most tasks run, and in the end; each time when queries have warmed up and
+    caught up, or after ``settle`` seconds.
     """
-    platform = Platform(place, name, reuse=reuse, trigger=trigger, rate=rate)
     seen: list[dict[str, Any]] = []
-    try:
-        there: list[str] = []
-        course = list(trace(name, kind, sorted(platform.flows)))
-        if steps is not None:
-            course = course[:steps]
-            last = {n: w for w, n in course}
-            course += [("remove", n) for n, w in last.items() if w == "submit"]
-        sizes = {g.name: len(g.tasks) for g in workload(name)}
-        tasks, counts = 0, []
-        for what, one in course:
-            tasks += sizes[one] if what == "submit" else -sizes[one]
-            counts.append(tasks)
-        peak = counts.index(max(counts))
-        most, defragmented = 0, not reuse
-        for step, (what, one) in enumerate(course):
-            took = platform.do(what, one)
-            there = [*there, one] if what == "submit" else [n for n in there if n != one]
-            most = max(most, len(there))
-            state: dict[str, Any] = {
-                "what": what, "dataflows": len(there), "tasks": counts[step], "took_s": round(took, 2),
-                **platform.counts(),
-            }  # fmt: skip
-            now = not defragmented and step > peak and 0 < len(there) <= most / 2
-            if step % every == 0 or step == peak or step + 1 == len(course) or now:
-                state |= platform.settle(settle)
-                state |= platform.measured(measure)
-            if now:
-                defragmented = True
-                after: dict[str, Any] = {"took_s": round(platform.defragment(), 2), **platform.counts()}
-                state["defragmented"] = after | platform.settle(settle) | platform.measured(measure)
-            seen.append(state)
-            print(f"  {what} {one}: {state}", flush=True)
-        return {"steps": seen, "remnant_queries": seen[-1]["queries"], "remnant": seen[-1]}
-    except HeadwaterError as error:
-        print(f"  failed: {error}", flush=True)
-        raise
-    finally:
-        platform.end()
+    there: list[str] = []
+    course = list(trace(name, kind, sorted(platform.flows)))
+    if steps is not None:
+        course = course[:steps]
+        last = {n: w for w, n in course}
+        course += [("remove", n) for n, w in last.items() if w == "submit"]
+    tasks, counts = 0, []
+    for what, one in course:
+        tasks += platform.sizes[one] if what == "submit" else -platform.sizes[one]
+        counts.append(tasks)
+    peak = counts.index(max(counts))
+    most, defragmented = 0, not platform.reuse
+    for step, (what, one) in enumerate(course):
+        took = platform.do(what, one)
+        there = [*there, one] if what == "submit" else [n for n in there if n != one]
+        most = max(most, len(there))
+        state: dict[str, Any] = {
+            "what": what, "dataflows": len(there), "tasks": counts[step], "took_s": round(took, 2),
+            **platform.counts(),
+        }  # fmt: skip
+        now = not defragmented and step > peak and 0 < len(there) <= most / 2
+        if step % every == 0 or step == peak or step + 1 == len(course) or now:
+            state |= platform.settle(settle)
+            state |= platform.measured(measure)
+        if now:
+            defragmented = True
+            after: dict[str, Any] = {"took_s": round(platform.defragment(), 2), **platform.counts()}
+            state["defragmented"] = after | platform.settle(settle) | platform.measured(measure)
+        seen.append(state)
+        print(f"  {what} {one}: {state}", flush=True)
+    return {"steps": seen, "remnant_queries": seen[-1]["queries"], "remnant": seen[-1]}
 
 
 def _cores(one: dict[str, Any]) -> list[float]:
@@ -285,14 +270,23 @@ def _effect(one: dict[str, Any], what: str) -> float | None:
     return round(median(took), 2) if took else None
 
 
-def result(place: Path, name: str, kinds: tuple[Trace, ...], **settings: Any) -> list[dict[str, Any]]:
-    """Go through traces of a workload with and without reuse."""
+def result(
+    place: Path, name: str, kinds: tuple[Trace, ...], *, fresh: bool, trigger: str, rate: float, **settings: Any
+) -> list[dict[str, Any]]:
+    """Go through traces of a workload with and without reuse.
+
+    ``fresh``: each on a Spark of its own; ``rate``: packs or events a second of each stream; ``settings`` of ``lived``.
+    """
+    went: dict[Trace, dict[bool, dict[str, Any]]] = {kind: {} for kind in kinds}
+    for reuse in (False, True):
+        for group in [(kind,) for kind in kinds] if fresh else [kinds]:
+            home = place / "-".join([name, *group, str(reuse)])
+            with Platform(home, name, reuse=reuse, trigger=trigger, rate=rate) as platform:
+                for kind in group:
+                    print(f"{name}, {kind}, {'reuse' if reuse else 'default'}", flush=True)
+                    went[kind][reuse] = lived(platform, name, kind, **settings)
     found = []
-    for kind in kinds:
-        both = {}
-        for reuse in (False, True):
-            print(f"{name}, {kind}, {'reuse' if reuse else 'default'}", flush=True)
-            both[reuse] = lived(place / f"{name}-{kind}-{reuse}", name, kind, reuse=reuse, **settings)
+    for kind, both in went.items():
         peak = max(range(len(both[True]["steps"])), key=lambda n: int(both[True]["steps"][n]["tasks"]))
         top = {reuse: one["steps"][peak] for reuse, one in both.items()}
         found.append(

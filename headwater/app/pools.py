@@ -33,6 +33,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import FormerOutputChoice
 from headwater.reuse.costs import Account, accounts
 from headwater.reuse.pool import Pool, Submission
+from headwater.reuse.regroup import shorter_windows
 from headwater.reuse.ways import cheapest, put_together, ways, whole
 from headwater.reuse.ways import costs as costs_of
 
@@ -127,6 +128,8 @@ class Joined:
     """The chosen way of joining the pool."""
     cores: Mapping[str, float] = field(default_factory=dict)
     """Predicted cores of the pool for each way of joining; empty while nothing is measured."""
+    notes: tuple[str, ...] = ()
+    """Differences from running alone."""
 
 
 def plan_submission(
@@ -138,12 +141,14 @@ def plan_submission(
     pool: str = POOL,
     former_output: FormerOutputChoice = "refuse",
     update: bool = False,
+    own_windows: bool = False,
     token: str | None = None,
 ) -> PoolChange:
     """Plan to add a dataflow to a pool, so that operators in common run once.
 
     ``update``: replace the owner's running dataflow of this name; operators of both keep their state. A continuum
-    other than the pool's takes its place, as in a deployment.
+    other than the pool's takes its place, as in a deployment. ``own_windows``: do not compute its windows from shorter
+    ones of other dataflows; rows that are too late for those would be missing.
 
     Its results begin with the change: new operators start with the next input; shared operators, with state or without,
     deliver their results from then on. ``former_output``: the treatment of output of other runs, and of dataflows that
@@ -160,7 +165,7 @@ def plan_submission(
             _check_name(store, dataflow.name)
         before = store.pool(pool) or Pool(pool)
         version, running = _stands(store, pool)
-        found = ways(before, dataflow, owner, continuum, running, used=store.names_used(pool))
+        found = ways(before, dataflow, owner, continuum, running, used=store.names_used(pool), own_windows=own_windows)
         facts = _facts(store, pool, running)
         way = cheapest(found, facts)
         after, plan = way.pool, way.plan
@@ -177,6 +182,7 @@ def plan_submission(
             queries=(len(running.units) if running else 0, len(plan.units)),
             how=way.how,
             cores=costs_of(found, facts),
+            notes=_notes(after[dataflow.name]),
         )
         return PoolChange(
             pool=after,
@@ -186,6 +192,14 @@ def plan_submission(
             store_url=store_url,
             former_output=former_output,
         )
+
+
+def _notes(one: Submission) -> tuple[str, ...]:
+    return tuple(
+        f"'{id_}' is computed from running windows of {size}: rows that are too late for these are missing in it, even "
+        "if they are in time for its own (--own-windows: it reads all rows itself)"
+        for id_, size in shorter_windows(one.written, one.runs).items()
+    )
 
 
 def plan_removal(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> PoolChange:

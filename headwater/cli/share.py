@@ -73,6 +73,9 @@ def submit(
     update: Annotated[
         bool, typer.Option("--update", help="Replace the running dataflow of this name; what stays keeps its state.")
     ] = False,
+    own_windows: Annotated[
+        bool, typer.Option("--own-windows", help="Compute no window from shorter windows of other dataflows.")
+    ] = False,
     append: Append = False,
     overwrite: Overwrite = False,
     trust_code: Trust = False,
@@ -101,6 +104,7 @@ def submit(
         pool=pool,
         former_output=choice,
         update=update,
+        own_windows=own_windows,
     )
     found = _in_turn(planned, yes=yes, as_json=as_json)
     if found.cores and not as_json:
@@ -161,6 +165,8 @@ def _in_turn(planned: Callable[[], PoolChange], *, yes: bool, as_json: bool) -> 
             say(f"{change.pool.name}: no dataflow is left; its units are stopped, and their data is deleted")
         else:
             show_change(change.proposal.plan, change.proposal.change)
+        for note in change.result.notes:
+            say(f"note: {note}")
         agree_on_terminal(yes, as_json=as_json)
 
     return pools.in_turn(planned, waits=waits, agree=agree)

@@ -17,15 +17,16 @@ from headwater.reuse.regroup import regrouped
 from headwater.reuse.remainder import columns_over, rest_of
 from headwater.sql.conditions import parts_of
 
-Contained = Literal["nothing", "rows", "groups"]
-"""Operators that running ones may serve: none, filters and projections, or aggregates as well."""
+Contained = Literal["nothing", "rows", "groups", "windows"]
+"""Operators that running ones may serve: none, filters and projections, aggregates of coarser groups as well, or
+aggregates of longer windows, too."""
 
 
-def served(new: Dataflow, running: Dataflow | Fragment, contained: Contained = "groups") -> Dataflow:
+def served(new: Dataflow, running: Dataflow | Fragment, contained: Contained = "windows") -> Dataflow:
     """Rewrite a dataflow so that its operators read running ones that contain them."""
-    if contained == "groups":
+    if contained in ("groups", "windows"):
         for id_ in new.order:
-            new = regrouped(new, id_, running)
+            new = regrouped(new, id_, running, shorter=contained == "windows")
     return new if contained == "nothing" else _served_rows(new, running)
 
 

@@ -111,7 +111,7 @@ class Pool:
         owner: str,
         *,
         used: Iterable[str] = (),
-        contained: Contained = "groups",
+        contained: Contained = "windows",
         apart: Collection[str] = (),
     ) -> Pool:
         """Add a dataflow; ``used``: names of former operators of the shared dataflow.
@@ -134,7 +134,7 @@ class Pool:
         dataflow: Dataflow,
         *,
         used: Iterable[str] = (),
-        contained: Contained = "groups",
+        contained: Contained = "windows",
         apart: Collection[str] = (),
     ) -> Pool:
         """Replace a dataflow by another version of it: operators of both keep their names, and so their state.

@@ -1,7 +1,11 @@
-"""Aggregates served from running ones of finer groups: the same results from fewer rows. Pure.
+"""Aggregates served from running ones of finer groups or shorter windows: the same results from fewer rows. Pure.
 
 Counts per area follow from counts per area and sensor in the same windows, and those of one area as well: both drop the
 same late rows, because their windows end together. With equal groups, the running results are projected.
+
+Counts per hour follow from counts per ten minutes. A row that is too late for its ten minutes is missing in its hour as
+well, which alone may still take it: Spark guarantees to count only rows that are at most as late as the watermark's
+delay, and both count these.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ class AggregateShape:
     """An aggregate in terms of the stream above its filters and projections.
 
     ``stream``: content key of ``begin``, whose columns are those of ``schema``; ``definitions``: the aggregate's input
-    columns; ``keys``: names of groups' columns and their expressions; ``windows``: kind, event time and lengths.
+    columns; ``keys``: names of groups' columns and their expressions; ``windows``: kind and event time;
+    ``lengths``: microseconds of a window's size and slide, or of a session's gap.
     """
 
     aggregate: stateful.Aggregate
@@ -41,15 +46,19 @@ class AggregateShape:
     conditions: tuple[Conjunct, ...]
     definitions: dict[str, str]
     keys: Columns
-    windows: tuple[str | float, ...]
+    windows: tuple[str, ...]
+    lengths: tuple[int, ...]
 
     def value(self, text: str) -> str:
         """Return one of the aggregates' expressions over the stream's columns, in canonical form."""
         return check_aggregate(substitute(text, self.definitions, self.schema, place="outside"), self.schema).text
 
 
-def regrouped(new: Dataflow, id_: str, running: Dataflow | Fragment) -> Dataflow:
-    """Compute an aggregate from a running one of the same or finer groups; the same dataflow if there is none."""
+def regrouped(new: Dataflow, id_: str, running: Dataflow | Fragment, *, shorter: bool) -> Dataflow:
+    """Compute an aggregate from a running one of the same or finer groups; the same dataflow if there is none.
+
+    ``shorter``: also from one of shorter windows, into which its own divide.
+    """
     if new.keys[id_] in running.keys.values() or (mine := _grouping(new, id_)) is None:
         return new
     fitting = [
@@ -57,8 +66,15 @@ def regrouped(new: Dataflow, id_: str, running: Dataflow | Fragment) -> Dataflow
         for operator in running.operators
         if (other := _grouping(running, operator.id)) is not None
         if (other.stream, other.windows) == (mine.stream, mine.windows)
+        if other.lengths == mine.lengths or (shorter and _divides(other, mine))
     ]
-    for other in sorted(fitting, key=lambda o: (len(o.keys), -len(o.conditions), o.aggregate.id)):
+
+    def price(other: AggregateShape) -> tuple[bool, int, int, int, str]:
+        """Rank equal windows first, then the results of fewest rows."""
+        longest = -other.lengths[0] if other.lengths else 0
+        return other.lengths != mine.lengths, longest, len(other.keys), -len(other.conditions), other.aggregate.id
+
+    for other in sorted(fitting, key=price):
         try:
             found = _served(new, mine, running, other)
         except HeadwaterError:  # a merged result that has no type, or another one
@@ -89,19 +105,51 @@ def _grouping(flow: Dataflow | Fragment, id_: str) -> AggregateShape | None:
         definitions=definitions,
         keys=[(source.column(name).name, definitions[source.column(name).name]) for name in names],
         windows=_windows(operator, definitions),
+        lengths=_lengths(operator),
     )
 
 
-def _windows(operator: stateful.Aggregate, definitions: dict[str, str]) -> tuple[str | float, ...]:
-    match operator.window:
-        case stateful.TimeWindow(column, size, slide):
-            lengths = [operator.duration(size, "window"), operator.duration(slide or size, "window")]
-        case stateful.SessionWindow(column, gap):
-            lengths = [operator.duration(gap, "session")]
-        case None:
-            return ()
+def _windows(operator: stateful.Aggregate, definitions: dict[str, str]) -> tuple[str, ...]:
+    if operator.window is None:
+        return ()
     by_name = {name.lower(): text for name, text in definitions.items()}
-    return (type(operator.window).__name__, by_name[column.lower()], *lengths)
+    return type(operator.window).__name__, by_name[operator.window.column.lower()]
+
+
+def _lengths(operator: stateful.Aggregate) -> tuple[int, ...]:
+    match operator.window:
+        case stateful.TimeWindow(_, size, slide):
+            texts = [size, slide or size]
+        case stateful.SessionWindow(_, gap):
+            texts = [gap]
+        case None:
+            texts = []
+    return tuple(round(operator.duration(text, "window") * 1_000_000) for text in texts)
+
+
+def _divides(other: AggregateShape, mine: AggregateShape) -> bool:
+    """Return whether windows consist of whole other ones, each row in one of these."""
+    if not isinstance(other.aggregate.window, stateful.TimeWindow):
+        return False
+    size, slide = other.lengths
+    return size == slide and all(length % size == 0 for length in mine.lengths)
+
+
+def shorter_windows(written: Dataflow, runs: Dataflow) -> dict[str, str]:
+    """Return the aggregates of a dataflow that are computed from shorter windows, with the length of these."""
+    found = {}
+    for id_ in runs.order:
+        operator = runs[id_]
+        if not isinstance(operator, stateful.Aggregate):
+            continue
+        above = runs[operator.inputs[0]]
+        while isinstance(above, ops.STATELESS_SQL):
+            above = runs[above.inputs[0]]
+        if above.id in written or not isinstance(above, stateful.Aggregate) or _lengths(above) == _lengths(operator):
+            continue
+        assert isinstance(above.window, stateful.TimeWindow)
+        found[id_] = above.window.size
+    return found
 
 
 def _served(
@@ -115,10 +163,11 @@ def _served(
         return None
     condition = " AND ".join(f"({text})" for _, text in kept)
     whole = mine.aggregate
-    groups = {text for _, text in other.keys} == {text for _, text in mine.keys}
+    same = mine.lengths == other.lengths
+    groups = same and {text for _, text in other.keys} == {text for _, text in mine.keys}
     if groups and (values := _values(mine, whole.aggregates, other)) is not None:
         return _put(new, mine, running, other, condition, [*_window(whole), *keys, *values], None)
-    if isinstance(whole.window, stateful.SessionWindow) or len(set(mine.windows[2:])) > 1:
+    if isinstance(whole.window, stateful.SessionWindow) or len(set(other.lengths)) > 1:
         return None  # sessions of finer groups are others, and a result's event time is in several sliding windows
     source = new.types[whole.inputs[0]].schema
     parts = merged(whole.aggregates, source, [source.column(name) for name, _ in mine.keys])

@@ -25,6 +25,7 @@ FRAGMENTED = 0.3
 """Share of avoidable queries above which a pool is defragmented automatically."""
 
 _LESS: Mapping[str, Contained] = {
+    "windows of its own": "groups",
     "aggregates of its own": "rows",
     "filters and projections of its own": "nothing",
 }
@@ -48,11 +49,12 @@ def ways(
     running: DeploymentPlan | None,
     *,
     used: Iterable[str] = (),
+    own_windows: bool = False,
 ) -> tuple[Way, ...]:
     """Return the ways in which a dataflow can join a pool; without measurements the first one is best.
 
-    A dataflow of the pool is replaced by this version of it. Ways that the running units cannot take are left out,
-    unless there is no other.
+    A dataflow of the pool is replaced by this version of it. ``own_windows``: no window is computed from shorter ones
+    of others. Ways that the running units cannot take are left out, unless there is no other.
     """
     used = frozenset(used)
 
@@ -64,7 +66,7 @@ def ways(
         more = _extended(after, continuum, running) - apart
         return with_it(contained, apart | more) if more else after
 
-    joined = [("", with_it("groups"))]
+    joined = [("", with_it("groups" if own_windows else "windows"))]
     for how, contained in _LESS.items():
         less = with_it(contained)
         if less.dataflow.keys != joined[-1][1].dataflow.keys:

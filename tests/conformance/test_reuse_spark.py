@@ -16,6 +16,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stateful import Aggregate
 from headwater.dataflow.stream import Stream
 from headwater.reuse.pool import Pool
+from headwater.reuse.regroup import shorter_windows
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.sql.conditions import implied, parts_of
 from headwater.sql.schema import Schema
@@ -232,7 +233,7 @@ def grouped(drawn: random.Random, rows: Stream) -> Stream:
     if drawn.random() < 0.3:
         rows = rows.select("id", "ts", "k", "n", "v", "d", "coalesce(n, 0) % 2 AS odd", "upper(k) AS name")
         keys = drawn.sample(["k", "odd", "name"], drawn.randint(1, 2))
-    window = drawn.choice([["1 minute"], ["60 seconds"], ["2 minutes", "1 minute"]])
+    window = drawn.choice([["1 minute"], ["60 seconds"], ["2 minutes", "1 minute"], ["2 minutes"], ["1 hour"]])
     wanted = drawn.sample(AGGREGATES, drawn.choice([1, 2, len(AGGREGATES)]))
     return _aggregated(rows, window, keys, wanted)
 
@@ -256,7 +257,9 @@ def test_aggregates_of_a_pool_are_those_of_each_dataflow(count: int, endpoint: L
     place = tmp_path / "in"
     place.mkdir()
     rows: list[dict[str, Any]] = [
-        {"id": i, "ts": f"2026-01-01T00:0{i % 4}:{i % 60:02}Z"}
+        {"id": i, "ts": f"{drawn.choice(['1969-12-31T23:59', '2026-01-01T00:01'])}:{i % 60:02}Z"}
+        if i % 5 == 0
+        else {"id": i, "ts": f"2026-01-01T00:0{i % 4}:{i % 60:02}Z"}
         | {name: drawn.choice(of) for name, of in GROUP_VALUES.items()}
         for i in range(400)
     ]
@@ -271,6 +274,7 @@ def test_aggregates_of_a_pool_are_those_of_each_dataflow(count: int, endpoint: L
         o for o in pool.dataflow.operators if isinstance(o, Aggregate) and o.window and o.window.column == "window"
     ]
     assert len(served) > 3, "too few aggregates are computed from others"
+    assert sum(bool(shorter_windows(one.written, one.runs)) for one in pool.submissions) > count / 10
     wanted, got = (batch_result(endpoint.session(), flow, ONE) for flow in (alone, pool.dataflow))
     for sink in sinks:
         assert not compare(wanted[sink], got[pool[f"f{sink}"].sinks[sink]]), alone[alone[sink].inputs[0]]

@@ -108,16 +108,27 @@ def flows(path: str) -> dict[str, Dataflow]:
             .write.memory("out")
         ),
     )
+    add(
+        "longer",
+        lambda r: (
+            r.group_by(hw.window("ts", "20 seconds"))
+            .agg(n="count(*)", s="sum(v)")
+            .select("window.start AS begin", "n", "s")
+            .write.memory("out")
+        ),
+    )
     return made
 
 
 DELAY = 2.25  # no row is exactly at a watermark: behind a channel, such a row waits for the next watermark
 TIMES = {  # the column that tells a sink row's time; rows of other sinks pass at once
-    "sums": "id", "big": "id", "ranks": "id", "windows": "begin", "cloudy": "begin",
+    "sums": "id", "big": "id", "ranks": "id", "windows": "begin", "cloudy": "begin", "longer": "begin",
 }  # fmt: skip
+LASTS = {"longer": 20.0}
+"""Seconds of a window, where it is not 10."""
 EDITS = {"big": ("total > 100", "total > 150"), "high": ("v > 20", "v > 25"), "higher": ("v > 40", "v > 30")}
 """A text of each of these dataflows, and that of another version of it."""
-KEEPS = {"sums": "sum", "big": "sum", "ranks": "rank", "windows": "window", "cloudy": "cloudy"}
+KEEPS = {"sums": "sum", "big": "sum", "ranks": "rank", "windows": "window", "cloudy": "cloudy", "longer": "longer"}
 """The stateful part of each dataflow; dataflows with the same word share it."""
 
 
@@ -148,6 +159,8 @@ class World:
         self.since: dict[str, int] = {}
         self.ingested: dict[str, int] = {}
         self._edited: set[str] = set()
+        self.of_shorter = False
+        """Whether the windows of ``longer`` are computed from those of ``windows``."""
         self._wider = False
 
     def more(self) -> None:
@@ -159,6 +172,10 @@ class World:
     def submit(self, name: str) -> None:
         joined = pools.plan_submission(self.flows[name], self._continuum, "team", self.store).apply()
         self._controller.carry_out(joined.version, kill=self._kill)
+        if name == "longer" and joined.notes:
+            self.of_shorter = True
+            # The window that is open holds the newest piece.
+            self.ingested["longer"] = max(self.ingested["window"], self.released - 1)
         self.since[name] = self.released
         if name in KEEPS:
             self.ingested.setdefault(KEEPS[name], self.released)
@@ -195,8 +212,11 @@ class World:
         self._controller.carry_out(joined.version, kill=self._kill)
         del self.since[name]
         self._edited.discard(name)
-        if name in KEEPS and KEEPS[name] not in {KEEPS.get(n) for n in self.since}:
-            del self.ingested[KEEPS[name]]
+        kept = {KEEPS.get(n) for n in self.since} | (
+            {"window"} if self.of_shorter and "longer" in self.since else set()
+        )
+        self.ingested = {part: first for part, first in self.ingested.items() if part in kept}
+        self.of_shorter = self.of_shorter and "longer" in self.since
 
     def defragment(self) -> None:
         self._controller.carry_out(pools.plan_defragmentation(pools.POOL, self.store).apply().version, kill=self._kill)
@@ -243,7 +263,7 @@ class World:
             return whole
         after = self._passed(self.since[name])
         until = float("inf") if ended else self._passed(self.released)
-        times = [_time(TIMES[name], row) for row in whole.to_pylist()]
+        times = [_time(name, row) for row in whole.to_pylist()]
         return whole.filter(pa.array([after < t <= until for t in times], pa.bool_()))
 
     def _passed(self, pieces: int) -> float:
@@ -253,9 +273,10 @@ class World:
         return BEGIN + (pieces - 1) * GAP + (PIECE - 1) * 0.5 - DELAY
 
 
-def _time(column: str, row: dict[str, Any]) -> float:
-    if column == "begin":
-        return row["begin"].replace(tzinfo=UTC).timestamp() + 10
+def _time(name: str, row: dict[str, Any]) -> float:
+    """Return the event time at which a row of a sink is output."""
+    if TIMES[name] == "begin":
+        return row["begin"].replace(tzinfo=UTC).timestamp() + LASTS.get(name, 10.0)
     piece, n = divmod(row["id"], 100)
     return BEGIN + piece * GAP + n * 0.5
 
@@ -306,6 +327,29 @@ def test_dataflows_come_and_go(
     world.remove("windows")
     world.more()
     world.defragment()
+    world.more()
+    world.finish()
+    world.check(ended=True)
+
+
+def test_longer_windows_are_computed_from_those_of_another_dataflow(
+    endpoint: LocalEndpoint,
+    spark_address: str,
+    tmp_path: Path,
+    controller: Controller,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pools, "cheapest", lambda found, facts: found[0])  # as if nothing were measured
+    world = World(tmp_path, controller, endpoint, spark_address, pieces=4, kill=False)
+    world.submit("windows")
+    world.more()
+    world.submit("longer")
+    assert world.of_shorter
+    world.more()
+    world.remove("windows")  # its windows run on for the longer ones
+    world.more()
+    world.submit("windows")
+    world.remove("longer")
     world.more()
     world.finish()
     world.check(ended=True)

@@ -23,6 +23,7 @@ from headwater.reuse.commons import Commons, OperatorShape
 from headwater.reuse.contain import served
 from headwater.reuse.normal import normalized
 from headwater.reuse.pool import Pool
+from headwater.reuse.regroup import shorter_windows
 from headwater.reuse.ways import cheapest, costs, ways
 from headwater.sql.conditions import canonical, implied, parts_of
 from headwater.sql.schema import Schema
@@ -189,6 +190,9 @@ def test_a_chain_keeps_its_place() -> None:
 # ---------------------------------------------------------------- containment
 
 
+SIZES = ["1 minute", "20 minutes", "10 minutes", "45 minutes"]
+
+
 def on_top(new: Any, running: Any) -> list[str]:
     """Return the operators that a dataflow still has to run where another one runs."""
     first = normalized(flow("a", lambda r: running(r).write.memory("x")))
@@ -257,9 +261,45 @@ def test_finer_groups_serve_coarser_ones(new: Any, rest: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("new", "rest"),
+    [
+        (lambda r: r.group_by(hw.window("ts", "1 hour"), "k").agg(m="avg(v)"), ["select", "aggregate"]),
+        (lambda r: r.group_by(hw.window("ts", "2 minutes"), "k", "n").agg(c="count(*)"), ["select", "aggregate"]),
+        (lambda r: r.group_by(hw.window("ts", "5 minutes", "2 minutes")).agg(c="max(v)"), ["select", "aggregate"]),
+        (
+            lambda r: r.where("n = 1").group_by(hw.window("ts", "1 day")).agg(c="sum(v)"),
+            ["where (n = 1)", "select", "aggregate"],
+        ),
+    ],
+)
+def test_shorter_windows_serve_longer_ones(new: Any, rest: list[str]) -> None:
+    assert on_top(new, FINE) == rest
+    first = normalized(flow("a", lambda r: FINE(r).write.memory("x")))
+    second = normalized(flow("b", lambda r: new(r).write.memory("y")))
+    assert served(second, first, "groups") == served(second, first, "rows"), "unless it is not wanted"
+    (aggregate,) = [o.id for o in second.operators if o.kind == "aggregate"]
+    assert shorter_windows(second, served(second, first)) == {aggregate: "1 minute"}
+    assert shorter_windows(second, second) == {}
+
+
+def test_the_longest_of_shorter_windows_serves() -> None:
+    by = lambda r, *window: r.group_by(hw.window("ts", *window), "k").agg(c="count(*)")  # noqa: E731
+    running = flow("a", lambda r: [by(r, size).write.memory(f"x{n}") for n, size in enumerate(SIZES)])
+    new = normalized(flow("b", lambda r: by(r, "1 hour").write.memory("y")))
+    found = served(new, normalized(running))
+    assert list(shorter_windows(new, found).values()) == ["20 minutes"]
+    equal = normalized(
+        flow("b", lambda r: r.group_by(hw.window("ts", "20 minutes")).agg(c="count(*)").write.memory("y"))
+    )
+    assert shorter_windows(equal, served(equal, normalized(running))) == {}, "equal windows serve before shorter ones"
+
+
+@pytest.mark.parametrize(
     "new",
     [
-        lambda r: r.group_by(hw.window("ts", "2 minutes"), "k").agg(c="count(*)"),  # rows late for one are not for both
+        lambda r: r.group_by(hw.window("ts", "90 seconds"), "k").agg(c="count(*)"),
+        lambda r: r.group_by(hw.window("ts", "2 minutes", "30 seconds"), "k").agg(c="count(*)"),
+        lambda r: r.group_by(hw.session_window("ts", "2 minutes"), "k").agg(c="count(*)"),
         lambda r: r.group_by(hw.window("ts", "1 minute", "30 seconds"), "k").agg(c="count(*)"),
         lambda r: r.where("v > 0").group_by(hw.window("ts", "1 minute"), "k").agg(c="count(*)"),
         lambda r: r.group_by(hw.window("ts", "1 minute"), "id").agg(c="count(*)"),

@@ -93,6 +93,29 @@ def test_a_pool_is_kept_in_the_store(store: Store) -> None:
     assert set(submit(store, "one").new).isdisjoint(first.new), "no name is used again"
 
 
+def test_longer_windows_are_computed_from_shorter_ones_unless_that_is_refused(store: Store) -> None:
+    def counting(name: str, size: str) -> Dataflow:
+        builder = hw.flow(name, locations=["here"])
+        rows = builder.read.json("/in", "ts timestamp, v double").with_watermark("ts", "5 seconds")
+        rows.group_by(hw.window("ts", size)).agg(n="count(*)").named("counts").write.memory("out")
+        return builder.build()
+
+    def change(name: str, *, own_windows: bool) -> pools.PoolChange:
+        hours = counting(name, "1 hour")
+        return pools.plan_submission(hours, TWO, "b", store.where, own_windows=own_windows)
+
+    assert pools.plan_submission(counting("minutes", "10 minutes"), TWO, "a", store.where).apply().notes == ()
+    end(store)
+    shared, own = change("hours", own_windows=False), change("hours", own_windows=True)
+    assert "minutes.counts" in shared.result.reused and "minutes.counts" not in own.result.reused
+    assert (
+        own.result.notes == () and "'counts' is computed from running windows of 10 minutes" in shared.result.notes[0]
+    )
+    shared.apply()
+    end(store)
+    assert "minutes.counts" in pools.plan_removal("minutes", "a", store.where).result.reused
+
+
 def test_a_submission_waits_for_the_change_before_it(store: Store) -> None:
     submit(store, "one")
     told: list[str] = []

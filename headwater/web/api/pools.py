@@ -59,6 +59,7 @@ def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> Resp
             pool=pool,
             former_output=form.former_output,
             update=form.update,
+            own_windows=form.own_windows,
             token=asker.token,
         )
         found = served.computing.run(plan).apply()

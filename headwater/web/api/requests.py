@@ -220,6 +220,7 @@ class SubmitForm(Form):
     owner: OwnerName | None = Field(default=None, description="The owner; by default the token's owner.")
     former_output: FormerOutputField = "refuse"
     update: bool = Field(default=False, description="Replace the running dataflow of this name.")
+    own_windows: bool = Field(default=False, description="Compute no window from shorter windows of other dataflows.")
 
 
 class OwnerForm(Form):
