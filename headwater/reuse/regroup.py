@@ -66,7 +66,7 @@ def regrouped(new: Dataflow, id_: str, running: Dataflow | Fragment, *, shorter:
         for operator in running.operators
         if (other := _grouping(running, operator.id)) is not None
         if (other.stream, other.windows) == (mine.stream, mine.windows)
-        if other.lengths == mine.lengths or (shorter and _divides(other, mine))
+        if other.lengths == mine.lengths or (shorter and all(n % other.lengths[0] == 0 for n in mine.lengths))
     ]
 
     def price(other: AggregateShape) -> tuple[bool, int, int, int, str]:
@@ -125,14 +125,6 @@ def _lengths(operator: stateful.Aggregate) -> tuple[int, ...]:
         case None:
             texts = []
     return tuple(round(operator.duration(text, "window") * 1_000_000) for text in texts)
-
-
-def _divides(other: AggregateShape, mine: AggregateShape) -> bool:
-    """Return whether windows consist of whole other ones, each row in one of these."""
-    if not isinstance(other.aggregate.window, stateful.TimeWindow):
-        return False
-    size, slide = other.lengths
-    return size == slide and all(length % size == 0 for length in mine.lengths)
 
 
 def shorter_windows(written: Dataflow, runs: Dataflow) -> dict[str, str]:

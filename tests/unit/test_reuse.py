@@ -209,7 +209,7 @@ def regrouped_by(new: Any, running: Any) -> bool:
     """Return whether an aggregate is computed from a running one."""
     first = normalized(flow("a", lambda r: running(r).write.memory("x")))
     second = normalized(flow("b", lambda r: new(r).write.memory("y")))
-    return served(second, first, "groups") != served(second, first, "rows")
+    return served(second, first) != served(second, first, "rows")
 
 
 def test_a_stricter_filter_is_served_by_a_looser_one() -> None:
@@ -326,6 +326,8 @@ def test_sessions_and_sliding_windows_serve_equal_groups() -> None:
         assert on_top(lambda r, w=window: r.group_by(w, "n", "k").agg(s="sum(n)"), fine) == ["select"]
         coarse = lambda r, w=window: r.group_by(w, "k").agg(s="sum(n)")  # noqa: E731
         assert not regrouped_by(coarse, fine)
+        for longer in (hw.session_window("ts", "20 minutes"), hw.window("ts", "20 minutes")):
+            assert not regrouped_by(lambda r, w=longer: r.group_by(w, "k").agg(s="sum(n)"), fine)
 
 
 # ---------------------------------------------------------------- adding and removing
