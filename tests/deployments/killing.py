@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from headwater.agent.agents import Agents, running_agent
 from headwater.control.controller import Controller
 from headwater.control.executor import Attempt, Executor
@@ -20,13 +22,16 @@ from headwater.control.store import Store
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Step
 from headwater.spark.endpoint import LocalEndpoint
+from headwater.state.reshapingprocess import MODULE
 
 POWER = "power"
+RESHAPER = "reshaper"
+"""The processes that divide and merge state."""
 _CUT = "power-cut"
 
 
 def order_kill(home: Path, step: Step, target: str) -> None:
-    """Order the death of ``target``, "controller", a zone or ``POWER``, at a step of the controller."""
+    """Order the death of ``target``, "controller", a zone, ``RESHAPER`` or ``POWER``, at a step of the controller."""
     unit = getattr(step, "unit", "")
     (home / "kill.json").write_text(json.dumps({"kind": step.kind, "unit": unit, "target": target}))
 
@@ -50,7 +55,7 @@ def call_off(home: Path) -> None:
 
 
 class Killing(Executor):
-    """Executes steps, and kills once: a Spark before the step, the controller or all processes after it."""
+    """Executes steps, and kills once: a Spark or reshaper before the step, the controller or all processes after it."""
 
     def __init__(self, ports: Ports, home: Path) -> None:
         super().__init__(ports)
@@ -58,7 +63,9 @@ class Killing(Executor):
 
     def attempt(self, step: Step, plan: DeploymentPlan, **more: Any) -> Attempt:
         order = self._order(step)
-        if order not in (None, "controller", POWER):
+        if order == RESHAPER:
+            _kill_reshapers(self._home)
+        elif order not in (None, "controller", POWER):
             _kill_sparks(self._home / "zones" / str(order))
         done = super().attempt(step, plan, **more)
         if order == POWER:
@@ -87,6 +94,17 @@ def _kill_sparks(zone: Path) -> None:
         spark = LocalEndpoint.attach(directory)
         if spark is not None:
             os.killpg(spark.pid, signal.SIGKILL)
+
+
+def _kill_reshapers(home: Path) -> None:
+    """Kill the agents' children that rewrite state, with their Java."""
+    for zone in (home / "zones").iterdir():
+        if (agent := running_agent(zone)) is None:
+            continue
+        for child in psutil.Process(int(agent["pid"])).children(recursive=True):
+            if MODULE in child.cmdline():
+                for one in (*child.children(recursive=True), child):
+                    one.kill()
 
 
 def main() -> None:

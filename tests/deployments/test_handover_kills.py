@@ -2,7 +2,7 @@
 
 One deployment is changed repeatedly while rows flow. After each kill it ends in the new plan or in the
 previous plan, and in the end no row is lost or doubled. A random part of the matrix is a test;
-``HEADWATER_KILLS="fission fusion migration"``, or some of them, runs all of these and prints the table. Where all are
+``HEADWATER_KILLS="fission fusion migration"``, or some of them, runs all of these; each kill is printed. Where all are
 killed, the power is cut: files that were not synced are lost or damaged.
 """
 
@@ -28,8 +28,9 @@ from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments import killing
 from tests.deployments.controllers import apply
-from tests.deployments.flows import rows
+from tests.deployments.flows import lifted, rows
 from tests.deployments.powercut import DAMAGES, cut_power
+from tests.deployments.test_divided_joins import flow as joining
 from tests.deployments.test_handover import CONTINUUM, NAME, planned, written
 from tests.patience import PATIENCE
 
@@ -114,8 +115,7 @@ def test_a_kill_at_any_step_loses_nothing(
     whole = os.environ.get("HEADWATER_KILLS", "").split()
     made = rows(4000 if whole else 600, seed=23)["L1"]
     source = BoundedSource(tmp_path / "in", {"L1": made}, rows_per_file=3)
-    out, store = tmp_path / "out", str(tmp_path / "store.db")
-    released = iter(source.release())
+    out, released = tmp_path / "out", iter(source.release())
     low = planned(source.path, str(out), "list")  # all state at the edge
     high = planned(source.path, str(out), "rising")  # most of it in the cloud
     alone = planned(source.path, str(out), "list", ("once", "rising"))
@@ -123,32 +123,63 @@ def test_a_kill_at_any_step_loses_nothing(
     every_kind = {"fission": (low, high), "fusion": (high, low), "migration": (alone, away)}
     kinds = {kind: plans for kind, plans in every_kind.items() if kind in whole or not whole}
     assert set(whole) <= every_kind.keys()
-    drawn = random.Random(5)
-    assert controller.carry_out(apply(low, store)) == "done"
-    table: list[tuple[str, str, str, str, float]] = []
-    for kind, (before, after) in kinds.items():
-        go_to(controller, before, store)
-        every = cases(Client(store).preview(after).steps, targets)
-        for step, target in every if whole else drawn.sample(every, SAMPLE // len(kinds)):
-            go_to(controller, before, store)
-            for _ in range(3):
-                next(released, None)
-            killing.order_kill(tmp_path, step, target)
-            begun = time.monotonic()
-            outcome = controller.carry_out(apply(after, store))
-            assert not killing.is_ordered(tmp_path), (kind, step, target)
-            (now,) = observe.status(NAME, store)
-            assert outcome in ("done", "rolled back", "failed"), now
-            where = f"{step.kind} {getattr(step, 'unit', '')}"
-            table.append((kind, where, target, outcome, time.monotonic() - begun))
-            print(*table[-1], sep=" | ", flush=True)
-    for _ in released:
-        pass
-    assert controller.damaged or killing.POWER not in [row[2] for row in table], "all was synced: nothing is shown"
-    assert controller.carry_out(deployments.stop(NAME, store, how="finish")) == "done"
+    change_under_kills(tmp_path, controller, kinds, targets, released, sample=None if whole else SAMPLE)
+    assert controller.damaged or killing.POWER not in targets, "all was synced: nothing is shown"
     expected = batch_result(endpoint.session(), low.dataflow, CONTINUUM)["out"]
     assert expected.num_rows > 20
     assert not compare(expected, written(out))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(10_000)
+def test_a_kill_while_a_join_is_divided_or_merged_loses_nothing(
+    endpoint: LocalEndpoint, tmp_path: Path, controller: KilledController
+) -> None:
+    """Its state is divided over zones by location, and merged."""
+    made = rows(900, seed=34)
+    source = BoundedSource(tmp_path / "in", {n: made[n][:450] for n in ("L1", "L2")}, rows_per_file=4)
+    dataflow = joining(source.path, tmp_path / "out", ["L1", "L2"], "left")
+    below, above = (lifted(dataflow, CONTINUUM, first) for first in ("list", "pairs"))
+    kinds = {"merging": (below, above), "division": (above, below)}
+    targets = (*TARGETS, "E2", killing.RESHAPER)
+    change_under_kills(tmp_path, controller, kinds, targets, iter(source.release()), sample=SAMPLE)
+    expected = batch_result(endpoint.session(), dataflow, CONTINUUM)["out"]
+    pairs = [row for row in expected.to_pylist() if row["other"] is not None]
+    assert 100 < len(pairs) < expected.num_rows
+    assert not compare(expected, written(tmp_path / "out"))
+
+
+def change_under_kills(
+    place: Path,
+    controller: KilledController,
+    kinds: dict[str, tuple[DeploymentPlan, DeploymentPlan]],
+    targets: tuple[str, ...],
+    released: Iterator[object],
+    *,
+    sample: int | None,
+) -> None:
+    """Make each kind of change with each of the kills, or with a sample of them; then let all rows come, and finish."""
+    store, drawn = str(place / "store.db"), random.Random(5)
+    first = next(iter(kinds.values()))[0]
+    assert controller.carry_out(apply(first, store)) == "done"
+    for kind, (before, after) in kinds.items():
+        go_to(controller, before, store)
+        every = cases(Client(store).preview(after).steps, targets)
+        for step, target in every if sample is None else drawn.sample(every, sample // len(kinds)):
+            go_to(controller, before, store)
+            for _ in range(3):
+                next(released, None)
+            killing.order_kill(place, step, target)
+            begun = time.monotonic()
+            outcome = controller.carry_out(apply(after, store))
+            assert not killing.is_ordered(place), (kind, step, target)
+            (now,) = observe.status(NAME, store)
+            assert outcome in ("done", "rolled back", "failed"), now
+            where = f"{step.kind} {getattr(step, 'unit', '')}"
+            print(kind, where, target, outcome, round(time.monotonic() - begun, 1), sep=" | ", flush=True)
+    for _ in released:
+        pass
+    assert controller.carry_out(deployments.stop(NAME, store, how="finish")) == "done"
 
 
 def go_to(controller: KilledController, plan: DeploymentPlan, store: str) -> None:
