@@ -337,17 +337,25 @@ class Continuum:
         """Return the links that data crosses from `lower` to `upper`, in that order."""
         return tuple(zone.link for zone in self.path_up(lower, upper)[:-1] if zone.link is not None)
 
-    def links_between(self, one: str, other: str) -> tuple[Link, ...]:
-        """Return the links that rows cross from one zone to another.
+    def links_between(self, one: str, other: str, *, named: bool = False) -> tuple[Link, ...]:
+        """Return the links that rows cross from one zone to another; ``named``: a dataflow names one of the two.
 
-        Between a zone and one above it, those of the tree, lowest first. Else the route with the fewest links, from
-        ``one`` on; of several, one that goes up the tree first. Raises ContinuumError if there is none.
+        Between a zone and one above it, those of the tree, lowest first. Between any others, and where a zone is named
+        and a link joins the two zones past those between them, the route with the fewest links, from ``one`` on; of
+        several, one that goes up the tree first. Raises ContinuumError if there is none.
         """
-        if any(zone.name == one for zone in self.ancestors(other)):
-            return self.links_up(other, one)
-        if any(zone.name == other for zone in self.ancestors(one)):
-            return self.links_up(one, other)
+        if not (named and frozenset((one, other)) in self._shortcuts):
+            if any(zone.name == one for zone in self.ancestors(other)):
+                return self.links_up(other, one)
+            if any(zone.name == other for zone in self.ancestors(one)):
+                return self.links_up(one, other)
         return self._route(self.zone(one).name, self.zone(other).name)
+
+    @cached_property
+    def _shortcuts(self) -> frozenset[frozenset[str]]:
+        """Zones and zones above them, of which a declared link joins the two."""
+        joined = ((link.lower, link.upper) for link in self.cross_links)
+        return frozenset(frozenset(ends) for ends in joined if ends[1] in (z.name for z in self.ancestors(ends[0])))
 
     def _route(self, one: str, other: str) -> tuple[Link, ...]:
         if one not in self._last:

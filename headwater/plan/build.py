@@ -23,13 +23,14 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Select, ToLocations, Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
-from headwater.plan.deployment import Deployment, Edge, HostNames, Placement
+from headwater.plan.deployment import Deployment, Edge, HostNames, Placement, layers_of
 from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.nodes import NodeGroup, NodeGroups, groups_of, locations_of
 from headwater.plan.onepass import outputs_of
 from headwater.plan.pieces import connected, pieces
 from headwater.plan.realtime import refused_operators
 from headwater.plan.spread import spread_column
+from headwater.plan.zoned import zones_by_name
 
 _UNNAMED = re.compile(r"select(-\d+)?|.+\.columns(-\d+)?")
 
@@ -260,7 +261,7 @@ def build(
     if problems:
         raise ErrorList(problems)
     tags = {id_: tag_of(key) for id_, key in single_keys(dataflow).items()}
-    channels = _channels(dataflow, continuum, runs, units, tags)
+    channels = _channels(dataflow, continuum, deployment, runs, units, tags)
     every = tuple(unit for parts in units for unit in parts)
     return DeploymentPlan(
         dataflow,
@@ -422,12 +423,19 @@ def _readers(dataflow: Dataflow, takers: Mapping[tuple[str, str], int], run: _Ru
 def _channels(
     dataflow: Dataflow,
     continuum: Continuum,
+    deployment: Deployment,
     runs: Sequence[_Run],
     units: Sequence[Sequence[Unit]],
     tags: Mapping[str, str],
 ) -> tuple[Channel, ...]:
     takers = _takers(runs)
     channels: list[Channel] = []
+    named = _named_zones(dataflow, continuum, deployment)
+
+    def links(one: str, other: str) -> tuple[str, ...]:
+        found = continuum.links_between(one, other, named=bool(named & {one, other}))
+        return tuple(link.name for link in found)
+
     for run, parts in zip(runs, units, strict=True):
         for unit in parts:
             for id_ in unit.outputs:
@@ -435,9 +443,9 @@ def _channels(
                     continue
                 readers = sorted(_readers(dataflow, takers, run, [id_]))
                 reading = [u for n in readers for u in units[n]]
-                routes = {u.id: tuple(x.name for x in continuum.links_between(unit.zone, u.zone)) for u in reading}
+                routes = {u.id: links(unit.zone, u.zone) for u in reading}
                 event_time = dataflow.types[id_].event_time
-                broker = _broker(continuum, unit.zone, [u.zone for u in reading])
+                broker = _broker(continuum, unit.zone, {u.zone: routes[u.id] for u in reading})
                 located = _located(dataflow, run, id_, reading)
                 channels.append(
                     Channel(
@@ -445,6 +453,14 @@ def _channels(
                     )
                 )
     return tuple(channels)
+
+
+def _named_zones(dataflow: Dataflow, continuum: Continuum, deployment: Deployment) -> frozenset[str]:
+    """Return the zones by name, where other links than those of the trees matter."""
+    if not continuum.cross_links:
+        return frozenset()
+    layers, others = layers_of(deployment.placement, continuum, dataflow.order)
+    return frozenset(zones_by_name(dataflow, [layers, *others.values()]).values())
 
 
 def _located(dataflow: Dataflow, run: _Run, id_: str, readers: Iterable[Unit]) -> dict[str, str]:
@@ -459,16 +475,21 @@ def _located(dataflow: Dataflow, run: _Run, id_: str, readers: Iterable[Unit]) -
     }
 
 
-def _broker(continuum: Continuum, zone: str, readers: Iterable[str]) -> str | None:
+def _broker(continuum: Continuum, zone: str, readers: Mapping[str, tuple[str, ...]]) -> str | None:
     """Return the zone whose broker holds a channel: the nearest on the path to its lowest reader above.
 
     A broker further up would be far from both ends; one further down would have the rows of one zone's readers only.
-    None if there is none, or if none is wanted.
+    None if there is none, or if none is wanted. ``readers``: by their zone, the links to it.
     """
     if continuum.zone(zone).channels == "filelog":
         return None
     above = {zone, *(z.name for z in continuum.ancestors(zone))}
-    ways = [continuum.path_up(zone, reader) for reader in readers if reader in above]
+    ways = [
+        # Over one link there is no zone between.
+        continuum.path_up(zone, reader) if len(links) != 1 else (continuum.zone(zone), continuum.zone(reader))
+        for reader, links in readers.items()
+        if reader in above
+    ]
     way = min(ways, key=len, default=(continuum.zone(zone),))
     return next((z.name for z in way if z.broker is not None), None)
 
@@ -506,7 +527,9 @@ def _broker_warnings(continuum: Continuum, channels: tuple[Channel, ...]) -> lis
     for channel in channels:
         zone = channel.zone
         if channel.broker is not None and channel.broker != zone:
-            links = " or ".join(link.name for link in continuum.links_up(zone, channel.broker))
+            direct = f"{zone}-{channel.broker}"
+            way = [direct] if direct in channel.links else [x.name for x in continuum.links_up(zone, channel.broker)]
+            links = " or ".join(way)
             warnings.append(
                 f"{zone} stops writing '{channel.operator}' while link {links} is down: its channel is "
                 f"with the broker of {channel.broker}. Give {zone} a broker of its own, or channels: filelog."

@@ -42,7 +42,8 @@ def routed(continuum: Continuum, zones: Iterable[str], used: Mapping[Link, float
         if key not in known:
             known[key] = None
             if upper in above[lower] or open_zones.intersection(key):
-                links = continuum.links_between(names[lower], names[upper])
+                named = bool(open_zones.intersection(key))
+                links = continuum.links_between(names[lower], names[upper], named=named)
                 crossed = [lower]
                 for link in reversed(links) if lower in above[upper] else links:  # a way down is told from below
                     ends = number[link.lower], number[link.upper]

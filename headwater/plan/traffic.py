@@ -15,6 +15,7 @@ from headwater.core.errors import PlacementError
 from headwater.dataflow.operators import ToLocations
 from headwater.plan.figures import FlowFigures
 from headwater.plan.setting import Setting
+from headwater.plan.zoned import zones_by_name
 
 Traffic = Mapping[str, float]
 """By link, bytes per second."""
@@ -24,6 +25,7 @@ def traffic(figures: FlowFigures, layers: Mapping[str, str]) -> Traffic:
     """Return the bytes per second over each link, with each operator in a place."""
     flow, continuum = figures.dataflow, figures.continuum
     found: dict[str, float] = defaultdict(float)
+    named = frozenset(zones_by_name(flow, [layers]).values())
     for id_ in flow.order:
         others = {layers[c] for c in flow.consumers[id_]} - {layers[id_]}
         if not others:
@@ -34,7 +36,12 @@ def traffic(figures: FlowFigures, layers: Mapping[str, str]) -> Traffic:
             there = [continuum.zone_at(layer, location) for layer in others]
             if here is None or None in there:
                 raise PlacementError(f"no zone for '{id_}' covers location {location}")
-            links = {link.name for zone in there if zone for link in continuum.links_between(here.name, zone.name)}
+            links = {
+                link.name
+                for zone in there
+                if zone is not None
+                for link in continuum.links_between(here.name, zone.name, named=bool(named & {here.name, zone.name}))
+            }
             for name in links:
                 found[name] += rows * size
     return found
