@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -102,9 +103,10 @@ def _kill_reshapers(home: Path) -> None:
         if (agent := running_agent(zone)) is None:
             continue
         for child in psutil.Process(int(agent["pid"])).children(recursive=True):
-            if MODULE in child.cmdline():
-                for one in (*child.children(recursive=True), child):
-                    one.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended, and not been waited for
+                if MODULE in child.cmdline():
+                    for one in (*child.children(recursive=True), child):
+                        one.kill()
 
 
 def main() -> None:
