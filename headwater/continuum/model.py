@@ -10,7 +10,7 @@ zone to zone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -337,14 +337,15 @@ class Continuum:
         """Return the links that data crosses from `lower` to `upper`, in that order."""
         return tuple(zone.link for zone in self.path_up(lower, upper)[:-1] if zone.link is not None)
 
-    def links_between(self, one: str, other: str, *, named: bool = False) -> tuple[Link, ...]:
-        """Return the links that rows cross from one zone to another; ``named``: a dataflow names one of the two.
+    def links_between(self, one: str, other: str, *, named: Collection[str] = ()) -> tuple[Link, ...]:
+        """Return the links that rows cross from one zone to another; ``named``: the zones that their dataflow names.
 
-        Between a zone and one above it, those of the tree, lowest first. Between any others, and where a zone is named
-        and a link joins the two zones past those between them, the route with the fewest links, from ``one`` on; of
+        Between a zone and one above it, those of the tree, lowest first. Between any others, and where one of the two
+        is named and a link joins them past the zones between, the route with the fewest links, from ``one`` on; of
         several, one that goes up the tree first. Raises ContinuumError if there is none.
         """
-        if not (named and frozenset((one, other)) in self._shortcuts):
+        ends = frozenset((one, other))
+        if ends not in self._shortcuts or ends.isdisjoint(named):
             if any(zone.name == one for zone in self.ancestors(other)):
                 return self.links_up(other, one)
             if any(zone.name == other for zone in self.ancestors(one)):

@@ -433,8 +433,7 @@ def _channels(
     named = _named_zones(dataflow, continuum, deployment)
 
     def links(one: str, other: str) -> tuple[str, ...]:
-        found = continuum.links_between(one, other, named=bool(named & {one, other}))
-        return tuple(link.name for link in found)
+        return tuple(link.name for link in continuum.links_between(one, other, named=named))
 
     for run, parts in zip(runs, units, strict=True):
         for unit in parts:

@@ -33,7 +33,8 @@ def routed(continuum: Continuum, zones: Iterable[str], used: Mapping[Link, float
     """
     names = [zone.name for zone in continuum.zones]
     number = {name: n for n, name in enumerate(names)}
-    open_zones = {number[zone] for zone in zones if zone in number}
+    named = frozenset(zones)
+    open_zones = {number[zone] for zone in named if zone in number}
     above = [{number[zone.name] for zone in continuum.ancestors(name)} for name in names]
     known: dict[Link, tuple[Link, ...] | None] = {}
 
@@ -42,7 +43,6 @@ def routed(continuum: Continuum, zones: Iterable[str], used: Mapping[Link, float
         if key not in known:
             known[key] = None
             if upper in above[lower] or open_zones.intersection(key):
-                named = bool(open_zones.intersection(key))
                 links = continuum.links_between(names[lower], names[upper], named=named)
                 crossed = [lower]
                 for link in reversed(links) if lower in above[upper] else links:  # a way down is told from below

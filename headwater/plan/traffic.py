@@ -40,7 +40,7 @@ def traffic(figures: FlowFigures, layers: Mapping[str, str]) -> Traffic:
                 link.name
                 for zone in there
                 if zone is not None
-                for link in continuum.links_between(here.name, zone.name, named=bool(named & {here.name, zone.name}))
+                for link in continuum.links_between(here.name, zone.name, named=named)
             }
             for name in links:
                 found[name] += rows * size

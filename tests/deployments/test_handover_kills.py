@@ -123,8 +123,8 @@ def test_a_kill_at_any_step_loses_nothing(
     every_kind = {"fission": (low, high), "fusion": (high, low), "migration": (alone, away)}
     kinds = {kind: plans for kind, plans in every_kind.items() if kind in whole or not whole}
     assert set(whole) <= every_kind.keys()
-    change_under_kills(tmp_path, controller, kinds, targets, released, sample=None if whole else SAMPLE)
-    assert controller.damaged or killing.POWER not in targets, "all was synced: nothing is shown"
+    killed = change_under_kills(tmp_path, controller, kinds, targets, released, sample=None if whole else SAMPLE)
+    assert controller.damaged or killing.POWER not in killed, "all was synced: nothing is shown"
     expected = batch_result(endpoint.session(), low.dataflow, CONTINUUM)["out"]
     assert expected.num_rows > 20
     assert not compare(expected, written(out))
@@ -157,9 +157,12 @@ def change_under_kills(
     released: Iterator[object],
     *,
     sample: int | None,
-) -> None:
-    """Make each kind of change with each of the kills, or with a sample of them; then let all rows come, and finish."""
-    store, drawn = str(place / "store.db"), random.Random(5)
+) -> set[str]:
+    """Make each kind of change with each of the kills, or with a sample of them; then let all rows come, and finish.
+
+    Return what was killed.
+    """
+    store, drawn, killed = str(place / "store.db"), random.Random(5), set[str]()
     first = next(iter(kinds.values()))[0]
     assert controller.carry_out(apply(first, store)) == "done"
     for kind, (before, after) in kinds.items():
@@ -170,6 +173,7 @@ def change_under_kills(
             for _ in range(3):
                 next(released, None)
             killing.order_kill(place, step, target)
+            killed.add(target)
             begun = time.monotonic()
             outcome = controller.carry_out(apply(after, store))
             assert not killing.is_ordered(place), (kind, step, target)
@@ -180,6 +184,7 @@ def change_under_kills(
     for _ in released:
         pass
     assert controller.carry_out(deployments.stop(NAME, store, how="finish")) == "done"
+    return killed
 
 
 def go_to(controller: KilledController, plan: DeploymentPlan, store: str) -> None:

@@ -162,7 +162,9 @@ def test_any_route_is_a_shortest_path(data: st.DataObject) -> None:
                 assert at in (link.lower, link.upper)
                 at = link.upper if at == link.lower else link.lower
             assert at == other
-            named = continuum.links_between(one, other, named=True)
+            named = continuum.links_between(one, other, named=[one])
+            assert named == continuum.links_between(one, other, named=[other, "elsewhere"])
+            assert links == continuum.links_between(one, other, named=["elsewhere"])
             if other in above_of[one] or one in above_of[other]:
                 assert links == (tree.links_up(one, other) if other in above_of[one] else tree.links_up(other, one))
                 assert len(named) == (1 if {(one, other), (other, one)} & {*chosen} else len(links))

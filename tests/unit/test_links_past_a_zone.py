@@ -15,13 +15,13 @@ PAST = TWO_CLOUDS + "  - {between: [E4, C1], latency: 300ms, bandwidth: 64kbit/s
 
 
 def test_a_link_past_a_site_carries_the_rows_of_a_zone_by_name_alone() -> None:
-    builder, read = begin()
+    by_name, read = begin()
     read.where("v > 9").named("alarms").to_zone("C1").where("v > 10").named("first").write.memory("m")
-    builder_, read_ = begin()
-    read_.to_layer("cloud").where("v > 10").named("first").write.memory("m")
+    by_layer, read = begin()
+    read.to_layer("cloud").where("v > 10").named("first").write.memory("m")
     ways = [
         {c.node: way for c in build(flow.build(), Continuum.from_text(PAST)).channels for way in c.routes.values()}
-        for flow in (builder, builder_)
+        for flow in (by_name, by_layer)
     ]
     assert ways[0] == {"E1": ("E1-S1", "S1-C1"), "E2": ("E2-S1", "S1-C1"), "E4": ("E4-C1",)}
     assert ways[1] == {"E1": ("E1-S1", "S1-C1"), "E2": ("E2-S1", "S1-C1"), "E4": ("E4-S2", "S2-C1")}
