@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from headwater.core.errors import PlacementError
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
-from headwater.sql.schema import Schema
+from headwater.sql.schema import DataType, Schema, StructType
 
 ASSUMED_RATE = 1_000.0
 """Rows/s of a source at a location."""
@@ -104,13 +104,21 @@ class Known:
         return self.operator(name).bytes_out or row_bytes(self.dataflow.types[name].schema)
 
 
-_BYTES: Mapping[str, float] = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4}
+_BYTES: Mapping[str, float] = {
+    **{"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4},
+    **dict.fromkeys(("bigint", "double", "timestamp", "timestamp_ntz"), 8),
+}
 
 
 def row_bytes(schema: Schema) -> float:
-    """Estimate the bytes of a row: 8 for most numbers and times, 20 for types without a fixed length."""
+    """Estimate the bytes of a row: 8 for most numbers and times, 20 for types without a fixed length.
 
-    def of(kind: str) -> float:
-        return _BYTES.get(kind, 8.0 if kind in ("bigint", "double", "timestamp", "timestamp_ntz") else 20.0)
+    A structure has those of its fields, and one more: its fields can be NULL together.
+    """
 
-    return sum(of(column.type.text) for column in schema.columns) or 1.0
+    def of(type_: DataType) -> float:
+        if isinstance(type_, StructType):
+            return 1.0 + sum(of(f.type) for f in type_.fields)
+        return _BYTES.get(type_.text, 20.0)
+
+    return sum(of(column.type) for column in schema.columns) or 1.0

@@ -25,6 +25,9 @@ links:
   - {between: [S1, S2], bandwidth: 5Mbit/s}
 """
 
+PAST = TWO_CLOUDS + "  - {between: [E4, C1], latency: 300ms, bandwidth: 64kbit/s}\n"
+"""With a link from an edge past its site."""
+
 
 def _read(path: str) -> tuple[DataflowBuilder, Stream]:
     builder = hw.flow("sideways", locations=LOCATIONS)

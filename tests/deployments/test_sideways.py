@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,13 +11,14 @@ import headwater as hw
 from headwater.app import deployments
 from headwater.continuum.model import Continuum
 from headwater.plan import build, edit
+from headwater.plan.model import DeploymentPlan
 from headwater.plan.optimise import optimise
 from headwater.rewrite.rules import rules_without
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, ZoneRun, batch_result, check_equivalent, compare
 from tests.deployments.controllers import apply, running
 from tests.deployments.flows import SCHEMA, rows
-from tests.deployments.sideways import SIDEWAYS, TWO_CLOUDS, clouds
+from tests.deployments.sideways import PAST, SIDEWAYS, TWO_CLOUDS, clouds
 from tests.deployments.test_handover import written
 from tests.deployments.test_oracle import DECISIONS, cases_of
 
@@ -54,8 +55,7 @@ def test_failures_of_zones_on_both_sides_of_a_sideways_link_lose_nothing(
     endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:
     """Two trees: rows go from edge to edge, to both clouds, and down to an edge of the other tree."""
-    made = {k: v for k, v in rows(80, seed=29).items() if k != "L4"}
-    source = BoundedSource(tmp_path / "in", made, rows_per_file=10)
+    source = BoundedSource(tmp_path / "in", _rows_of("L1", "L2"), rows_per_file=10)
     f = hw.flow("trees", locations=["L1", "L2"])
     read = f.read.json(source.path, SCHEMA, location_as="location").with_watermark("ts", "5 seconds")
     counts = read.to_zone("E2").group_by(hw.window("ts", "10 seconds"), "k").agg(n="count(*)", s="sum(id)")
@@ -69,16 +69,53 @@ def test_failures_of_zones_on_both_sides_of_a_sideways_link_lose_nothing(
     assert ways[("E1", "counts@E2")] == ("E1-E2",)
     assert ways[("E2", "total@C1")] == ("E2-C2", "C1-C2")
     assert ways[("E2", "kept@C2")] == ("E2-C2",)
-    with ZoneRun(plan, tmp_path / "home") as run:
+    _hold_under_failures(plan, source, endpoint, tmp_path / "home", edge="E1", killed=("E2", "C1"))
+
+
+@pytest.mark.long
+def test_failures_of_zones_on_both_sides_of_a_link_past_a_site_lose_nothing(
+    endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    """Rows of one edge reach the cloud past its site, those of another through it, and results go back past it."""
+    source = BoundedSource(tmp_path / "in", _rows_of("L1", "L4"), rows_per_file=10)
+    f = hw.flow("past", locations=["L1", "L4"])
+    read = f.read.json(source.path, SCHEMA, location_as="location").with_watermark("ts", "5 seconds")
+    counts = read.to_zone("C1").group_by(hw.window("ts", "10 seconds"), "k").agg(n="count(*)", s="sum(id)")
+    counts = counts.named("counts")
+    counts.write.memory("counts")
+    counts.to_zone("E4").where("n > 0").named("valve").write.memory("acts")
+    plan = build.build(f.build(), Continuum.from_text(PAST))
+    ways = {(c.node, r): links for c in plan.channels for r, links in c.routes.items()}
+    assert ways[("E4", "counts@C1")] == ("E4-C1",)
+    assert ways[("E1", "counts@C1")] == ("E1-S1", "S1-C1")
+    assert ways[("C1", "valve@E4")] == ("E4-C1",)
+    _hold_under_failures(plan, source, endpoint, tmp_path / "home", edge="E4", killed=("C1", "E4"))
+
+
+def _rows_of(*locations: str) -> Mapping[str, Sequence[Mapping[str, object]]]:
+    return {k: v for k, v in rows(80, seed=29).items() if k in locations}
+
+
+def _hold_under_failures(
+    plan: DeploymentPlan,
+    source: BoundedSource,
+    endpoint: LocalEndpoint,
+    home: Path,
+    *,
+    edge: str,
+    killed: tuple[str, str],
+) -> None:
+    """Run a plan while the links of ``edge`` are cut, and agents and Sparks of the two ``killed`` zones end."""
+    with ZoneRun(plan, home) as run:
         run.start()
         harm: Iterator[object] = iter(
             (
-                lambda: run.links["E1"].cut(),
-                lambda: run.kill_agent("E2"),
-                lambda: run.kill_spark("C1"),
-                lambda: run.links["E1"].mend(),
-                lambda: run.kill_agent("C1"),
-                lambda: run.kill_spark("E2"),
+                lambda: run.links[edge].cut(),
+                lambda: run.kill_agent(killed[0]),
+                lambda: run.kill_spark(killed[1]),
+                lambda: run.links[edge].mend(),
+                lambda: run.kill_agent(killed[1]),
+                lambda: run.kill_spark(killed[0]),
             )
         )
         for number, _ in enumerate(source.release()):
@@ -90,8 +127,10 @@ def test_failures_of_zones_on_both_sides_of_a_sideways_link_lose_nothing(
         assert next(harm, None) is None, "all failures happened"
         run.finish()
         got = run.rows()
-        progress = [run.node(zone).progress("trees") for zone in ("E1", "E2")]
-    assert {link.link for one in progress for link in one.links if link.bytes} == {"E1-E2", "E2-C2", "C1-C2"}
+        nodes = {unit.node for unit in plan.units}
+        progress = [run.node(node).progress(plan.dataflow.name) for node in sorted(nodes)]
+    crossed = {link for channel in plan.channels for link in channel.links}
+    assert {link.link for one in progress for link in one.links if link.bytes} == crossed
     expected = batch_result(endpoint.session(), plan.dataflow, plan.continuum)
     assert {s: compare(expected[s], t) for s, t in got.items() if compare(expected[s], t)} == {}
     assert all(t.num_rows for t in got.values())

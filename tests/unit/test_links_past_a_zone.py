@@ -7,11 +7,8 @@ import pytest
 from headwater.continuum.model import Continuum
 from headwater.plan.build import build
 from headwater.plan.networks import routed
-from tests.deployments.sideways import TWO_CLOUDS
+from tests.deployments.sideways import PAST
 from tests.unit.test_links import begin
-
-PAST = TWO_CLOUDS + "  - {between: [E4, C1], latency: 300ms, bandwidth: 64kbit/s}\n"
-"""With a link from an edge past its site."""
 
 
 def test_a_link_past_a_site_carries_the_rows_of_a_zone_by_name_alone() -> None:
