@@ -105,9 +105,9 @@ class Known:
 
 
 _BYTES: Mapping[str, float] = {
-    **{"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4},
-    **dict.fromkeys(("bigint", "double", "timestamp", "timestamp_ntz"), 8),
-}
+    "boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4,
+    "bigint": 8, "double": 8, "timestamp": 8, "timestamp_ntz": 8,
+}  # fmt: skip
 
 
 def row_bytes(schema: Schema) -> float:

@@ -25,8 +25,8 @@ links:
   - {between: [S1, S2], bandwidth: 5Mbit/s}
 """
 
-PAST = TWO_CLOUDS + "  - {between: [E4, C1], latency: 300ms, bandwidth: 64kbit/s}\n"
-"""With a link from an edge past its site."""
+PAST_A_SITE = TWO_CLOUDS + "  - {between: [E4, C1], latency: 300ms, bandwidth: 64kbit/s}\n"
+"""The same continuum with a link from an edge past its site."""
 
 
 def _read(path: str) -> tuple[DataflowBuilder, Stream]:
