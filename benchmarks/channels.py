@@ -25,7 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import common
+from headwater.channels.channel_spark import ChannelSource
 from headwater.channels.open import open_log
+from headwater.connectors.sparkformats import own_format
 from headwater.core.errors import Unavailable
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
@@ -73,7 +75,8 @@ class Bench:
         self._count += 1
         members = self.place / f"members-{self._count}.json"
         members.write_text(json.dumps({"writers": {"w": spec}}))
-        reader = self.session.readStream.name("log").format("headwater_channel").option("members", str(members))
+        reader = self.session.readStream.name("log").format(own_format(self.session, ChannelSource))
+        reader = reader.option("members", str(members))
         return reader.option("reader", f"r{self._count}").option("schema", SCHEMA).load()
 
     def sink(self, frame: DataFrame, spec: dict[str, Any], **trigger: Any) -> Any:

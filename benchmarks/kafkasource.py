@@ -29,8 +29,10 @@ import pyarrow.parquet as pq
 
 from benchmarks import common
 from benchmarks.channels import broker_or_none, check, finish
+from headwater.channels.channel_spark import ChannelSource
 from headwater.channels.kafkacluster import cluster_of
 from headwater.channels.open import open_log
+from headwater.connectors.sparkformats import own_format
 from headwater.core.errors import Unavailable
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
@@ -82,8 +84,8 @@ class Bench:
             self._count += 1
             members = self.place / f"members-{self._count}.json"
             members.write_text(json.dumps({"writers": {"w": spec}}))
-            reader = reader.format("headwater_channel").option("members", str(members)).option("schema", SCHEMA)
-            reader = reader.option("reader", f"r{self._count}")
+            reader = reader.format(own_format(self.session, ChannelSource)).option("members", str(members))
+            reader = reader.option("schema", SCHEMA).option("reader", f"r{self._count}")
             return (reader.option("max_rows_per_batch", limit) if limit else reader).load()
         reader = reader.format("kafka").option("kafka.bootstrap.servers", self.broker.address)
         reader = reader.option("subscribe", spec["topic"]).option("startingOffsets", "earliest")

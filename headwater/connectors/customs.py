@@ -7,11 +7,11 @@ A batch is written by one process, the driver's sink: a data source's ``streamWr
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwater.channels.segments import Segment
+from headwater.connectors.sparkformats import own_format
 from headwater.connectors.sparktypes import spark_schema
 from headwater.connectors.staged import StagedSinkWriter
 from headwater.core.errors import RuntimeFailure, UserCodeError
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headwater.dataflow.customs import CustomSource
-    from headwater.dataflow.function import PythonFunction
 
 
 def custom_frame(spark: SparkSession, source: CustomSource, location: str, name: str | None) -> DataFrame:
     """Read a data source at a location: a stream of that name, or in one batch when ``name`` is None."""
     reader: Any = spark.read if name is None else spark.readStream.name(name)
-    reader = reader.format(_registered(spark, source.provider)).schema(source.schema().text)
+    # Under a name of this read: two dataflows may have different data sources of one name.
+    provider: Any = source.provider.load()
+    reader = reader.format(own_format(spark, provider, "headwater_custom")).schema(source.schema().text)
     for key, value in source.options:
         reader = reader.option(key, value.replace("{location}", location))
     try:
@@ -41,18 +42,6 @@ def custom_frame(spark: SparkSession, source: CustomSource, location: str, name:
             hint="correct its class or its options",
         ) from error
     return frame
-
-
-def _registered(spark: SparkSession, provider: PythonFunction) -> str:
-    """Register a data source under a name of its content: two dataflows may have different ones of one name."""
-    loaded: Any = provider.load()
-    name = f"headwater_custom_{hashlib.sha256(provider.pickled.encode()).hexdigest()[:16]}"
-    try:
-        spark.dataSource.register(type(loaded.__name__, (loaded,), {"name": classmethod(lambda cls: name)}))
-    except Exception as error:
-        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # by a unit that starts beside this one
-            raise
-    return name
 
 
 class CustomSinkWriter(StagedSinkWriter):

@@ -18,6 +18,7 @@ from headwater.connectors.kafkavalues import BASE64, FAULT, NO_HEADER, VALUE, Va
 from headwater.connectors.marks import CORRUPT, ORIGIN, REASON
 from headwater.connectors.reasons import NOT_UTF8
 from headwater.connectors.registry import HEADER
+from headwater.connectors.sparkformats import own_format
 from headwater.connectors.sparksql import column_of, expression, items
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.kafkatopic import KafkaSource, start_millis
@@ -46,7 +47,8 @@ def kafka_frame(
     check_options(source)
     reader: Any = spark.read if name is None else spark.readStream.name(name)
     if name is not None and source.ending is not None:
-        format_, options = kafkarange.NAME, kafkarange.range_options(source, location, limit)
+        format_ = own_format(spark, kafkarange.KafkaRangeDataSource)
+        options = kafkarange.range_options(source, location, limit)
     else:
         format_, options = "kafka", options_of(source, location, is_stream=name is not None, limit=limit)
     reader = reader.format(format_)

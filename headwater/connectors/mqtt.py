@@ -31,10 +31,10 @@ from typing import Any
 from headwater.channels.filelog import FileLog
 from headwater.connectors.bridge import STOP_SECONDS, Bridge
 from headwater.connectors.mqttclient import MqttAddress
+from headwater.connectors.mqttloop import mqtt_client
 from headwater.connectors.spoolwriter import Received, text_of
 from headwater.core.errors import Unavailable
 from headwater.dataflow.sources import MqttSource
-from headwater.disk.credentials import read_secret
 
 _LOG = logging.getLogger(__name__)
 _KEEPALIVE = 60
@@ -149,26 +149,16 @@ class MqttBridge(Bridge[_Token | None]):
     # -- the broker's side: paho's thread ----------------------------------------------------
 
     def _make_client(self, *, clean: bool = False) -> Any:
-        try:
-            from paho.mqtt import client as paho
-            from paho.mqtt.enums import CallbackAPIVersion
-        except ImportError:
-            raise Unavailable(
-                "paho-mqtt is not installed", where=self._where, hint="pip install headwater[mqtt]"
-            ) from None
-        client = paho.Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=self.client_id,
+        client = mqtt_client(
+            self.client_id,
+            five=self._five,
+            tls=self._tls,
+            username_env=self._source.username_env,
+            password_env=self._source.password_env,
+            where=self._where,
             clean_session=None if self._five else clean,
-            protocol=paho.MQTTv5 if self._five else paho.MQTTv311,
             manual_ack=True,
         )
-        user = read_secret(self._source.username_env, where=self._where)
-        password = read_secret(self._source.password_env, where=self._where)
-        if user is not None or password is not None:
-            client.username_pw_set(user or "", password)
-        if self._tls:
-            client.tls_set()  # the system's CAs, or those in SSL_CERT_FILE
         client.reconnect_delay_set(*_RECONNECT)
         client.on_connect = self._on_connect
         client.on_connect_fail = self._on_connect_fail

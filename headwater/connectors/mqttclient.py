@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from headwater.connectors.mqttloop import mqtt_client
 from headwater.core.errors import DataflowError, Unavailable
-from headwater.disk.credentials import read_secret
 
 SECONDS = 10.0
 """Seconds for the broker to accept a connection, and a message."""
@@ -80,15 +80,16 @@ class MqttConnection:
 
     def __init__(self, address: MqttAddress, *, name: str = "", five: bool = False) -> None:
         self._address = address
-        try:
-            from paho.mqtt import client as paho
-            from paho.mqtt.enums import CallbackAPIVersion
-        except ImportError:
-            raise Unavailable("paho-mqtt is not installed", hint="pip install headwater[mqtt]") from None
         refused: str | None = None
-        for protocol in (paho.MQTTv5, paho.MQTTv311) if five else (paho.MQTTv311,):
-            self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=protocol)
-            self._five = protocol == paho.MQTTv5
+        for self._five in (True, False) if five else (False,):
+            self._client = mqtt_client(
+                name,
+                five=self._five,
+                tls=address.tls,
+                username_env=address.username_env,
+                password_env=address.password_env,
+                where=address.where,
+            )
             refused = self._connect()
             if refused is None:
                 return
@@ -99,12 +100,6 @@ class MqttConnection:
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         client, address = self._client, self._address
         client.max_inflight_messages_set(_IN_FLIGHT)
-        user = read_secret(address.username_env, where=address.where)
-        password = read_secret(address.password_env, where=address.where)
-        if user is not None or password is not None:
-            client.username_pw_set(user or "", password)
-        if address.tls:
-            client.tls_set()
         client.on_connect = lambda client, data, flags, reason, properties: answers.put(reason)
         client.on_disconnect = lambda client, data, flags, reason, properties: answers.put(reason)
         try:

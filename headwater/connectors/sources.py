@@ -9,11 +9,16 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from headwater.channels.channel_spark import ChannelSource
 from headwater.connectors.customs import custom_frame
+from headwater.connectors.delta_source import DeltaDataSource
 from headwater.connectors.globs import MARK, is_glob, literal
+from headwater.connectors.iceberg_source import IcebergDataSource
 from headwater.connectors.icebergtable import IcebergAddress
 from headwater.connectors.kafkasource import kafka_frame
 from headwater.connectors.marks import CORRUPT, ORIGIN, REASON
+from headwater.connectors.sensor_source import SensorDataSource
+from headwater.connectors.sparkformats import own_format
 from headwater.connectors.sparksql import column_of, expression, items
 from headwater.connectors.spoolwriter import MESSAGE_SCHEMA
 from headwater.core.errors import RuntimeFailure
@@ -171,7 +176,7 @@ def _rate(spark: SparkSession, source: RateSource, name: str | None) -> DataFram
 
 def _sensors(spark: SparkSession, source: SensorSource, location: str, name: str | None) -> DataFrame:
     reader: Any = spark.read if name is None else spark.readStream.name(name)
-    reader = reader.format("headwater_sensors").option("location", location)
+    reader = reader.format(own_format(spark, SensorDataSource)).option("location", location)
     settings = {
         "seed": source.seed,
         "machines": source.machines,
@@ -188,7 +193,7 @@ def _sensors(spark: SparkSession, source: SensorSource, location: str, name: str
 
 def _delta(spark: SparkSession, source: DeltaSource, location: str, name: str | None) -> DataFrame:
     reader: Any = spark.read if name is None else spark.readStream.name(name)
-    reader = reader.format("headwater_delta").option("schema", source.schema().text)
+    reader = reader.format(own_format(spark, DeltaDataSource)).option("schema", source.schema().text)
     reader = reader.option("path", full_path(source.path.replace("{location}", location)))
     if source.version is not None:
         reader = reader.option("version", str(source.version))
@@ -202,7 +207,7 @@ def _delta(spark: SparkSession, source: DeltaSource, location: str, name: str | 
 
 def _iceberg(spark: SparkSession, source: IcebergSource, name: str | None) -> DataFrame:
     reader: Any = spark.read if name is None else spark.readStream.name(name)
-    reader = reader.format("headwater_iceberg").option("schema", source.schema().text)
+    reader = reader.format(own_format(spark, IcebergDataSource)).option("schema", source.schema().text)
     reader = reader.option("address", json.dumps(IcebergAddress.of(source).to_data()))
     if source.snapshot is not None:
         reader = reader.option("snapshot", str(source.snapshot))
@@ -215,7 +220,7 @@ def _bridged(
 ) -> DataFrame:
     if name is None or spool is None:
         raise RuntimeFailure("the source has no end", where=source.where, hint="a batch run needs bounded sources")
-    reader: Any = spark.readStream.name(name).format("headwater_channel")
+    reader: Any = spark.readStream.name(name).format(own_format(spark, ChannelSource))
     if synced is not None:
         reader = reader.option("checkpoint", str(synced))
     messages = reader.option("members", str(spool)).option("reader", name).option("schema", MESSAGE_SCHEMA).load()

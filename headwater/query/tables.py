@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.connectors import deltalog
+from headwater.connectors.delta_source import DeltaDataSource
 from headwater.connectors.jdbctable import content_of, database_rows, jdbc_failure
+from headwater.connectors.sparkformats import own_format
 from headwater.core.errors import HeadwaterError, RuntimeFailure
 from headwater.dataflow.lookup import Lookup
 from headwater.disk.checkpoint import cut_off
@@ -49,7 +51,7 @@ def rows_of_table(spark: SparkSession, operator: Lookup, scratch: Path, *, versi
     schema = Schema.parse(operator.schema_text).text
     if operator.format == "delta":
         version = operator.version if version is None else version
-        rows: Any = spark.read.format("headwater_delta").option("path", path).option("schema", schema)
+        rows: Any = spark.read.format(own_format(spark, DeltaDataSource)).option("path", path).option("schema", schema)
         return _frame(rows.load() if version is None else rows.option("version", str(version)).load())
     if operator.embedded is not None:
         make_directory(scratch)

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 from headwater.adapt.model import waits_for_time
 from headwater.channels.catchupinput import CatchUpInput
+from headwater.channels.channel_spark import ChannelSource
 from headwater.channels.channelspec import lineage_of
 from headwater.connectors.marks import CORRUPT
 from headwater.connectors.sources import (
@@ -31,6 +32,7 @@ from headwater.connectors.sources import (
     source_frame,
     well_formed,
 )
+from headwater.connectors.sparkformats import own_format
 from headwater.connectors.sparksql import column_of, expression, items
 from headwater.connectors.writers import DEAD_LETTERS
 from headwater.dataflow import operators as ops
@@ -344,7 +346,7 @@ class UnitCompiler:
         self._counting.reads.append(Read(id_, counts=counts))
         reader = (
             self._spark.readStream.name(name_of_channels(self._spec, id_) + again)
-            .format("headwater_channel")
+            .format(own_format(self._spark, ChannelSource))
             .option("members", str(self._layout.members(self._unit, id_)))
             .option("reader", f"{self._unit.checkpoint}{again}")
             .option("schema", type_.schema.text)

@@ -89,7 +89,7 @@ class Endpoint(Protocol):
         """Identify a start of the server; it changes with every start."""
 
     def session(self) -> SparkSession:
-        """Return the client session, with Headwater's data sources registered."""
+        """Return the client session, with Headwater's sink registered."""
 
     @property
     def alive(self) -> bool:
@@ -289,7 +289,7 @@ class LocalEndpoint:
         self._session: SparkSession | None = None
 
     def session(self) -> SparkSession:
-        """Return the client session, with Headwater's data sources registered."""
+        """Return the client session, with Headwater's sink registered."""
         with self._lock:
             if self._session is None:
                 from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -299,7 +299,7 @@ class LocalEndpoint:
                 session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
                 for key, value in SESSION_CONF.items():
                     session.conf.set(key, value)
-                register_sources(session)
+                register_sink(session)
                 self._session = session
             return self._session
 
@@ -479,18 +479,11 @@ def _java_options(directory: Path, home: SparkHome, recorded: Path | None, *, qu
     return f"{options} {KEEP_COMPILED} {OPTIMIZE_LATER}"
 
 
-def register_sources(session: Any) -> None:
-    """Register Headwater's sources and sink with a session."""
-    from headwater.channels.channel_spark import ChannelSource
-    from headwater.connectors.delta_source import DeltaDataSource
-    from headwater.connectors.iceberg_source import IcebergDataSource
-    from headwater.connectors.kafkarange import KafkaRangeDataSource
-    from headwater.connectors.sensor_source import SensorDataSource
+def register_sink(session: Any) -> None:
+    """Register Headwater's sink with a session. Its sources are registered by each read, see ``sparkformats``."""
     from headwater.query.writer import HeadwaterSink
 
-    tables = (DeltaDataSource, IcebergDataSource)
-    for source in (ChannelSource, HeadwaterSink, SensorDataSource, KafkaRangeDataSource, *tables):
-        session.dataSource.register(source)
+    session.dataSource.register(HeadwaterSink)
 
 
 def find_java() -> Path:

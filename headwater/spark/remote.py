@@ -21,7 +21,7 @@ from headwater.connectors.sparkclient import connect
 from headwater.core.errors import ContinuumError, Unavailable
 from headwater.disk.credentials import read_secret
 from headwater.disk.durable import write_atomically
-from headwater.spark.endpoint import register_sources
+from headwater.spark.endpoint import register_sink
 from headwater.spark.serverconf import MOST_PARTITIONS, SESSION_CONF, STREAMING_CONF
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class RemoteEndpoint:
         for key, value in {**STREAMING_CONF, **SESSION_CONF}.items():
             session.conf.set(key, value)
         session.conf.set("spark.sql.shuffle.partitions", str(min(self.cores, MOST_PARTITIONS)))
-        register_sources(session)
+        register_sink(session)
         self.generation = f"{session.conf.get('spark.app.id')} {known}"
         return session
 

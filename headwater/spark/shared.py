@@ -128,7 +128,7 @@ class SharedEndpoint:
         return self.server.ending
 
     def session(self) -> SparkSession:
-        """Return the client session, with Headwater's data sources registered."""
+        """Return the client session, with Headwater's sink registered."""
         with self._connecting:
             if self._session is None:
                 self._session = self._connect()

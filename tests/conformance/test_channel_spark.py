@@ -21,6 +21,7 @@ from headwater.channels.log import Log
 from headwater.channels.open import open_log
 from headwater.channels.segments import Segment
 from headwater.connectors.filewriter import FileSinkWriter
+from headwater.connectors.sparkformats import own_format
 from headwater.core.errors import ChannelError
 from headwater.disk.pace import Pace, change_pace, write_pace
 from headwater.spark.broker import LocalBroker
@@ -378,7 +379,9 @@ def test_a_bad_members_file_is_named(site: Site, text: str) -> None:
 
 
 def source(spark: SparkSession, site: Site, **more: object) -> DataFrame:
-    return spark.readStream.name("source").format("headwater_channel").options(**site.options(**more)).load()  # type: ignore[return-value]
+    return (
+        spark.readStream.name("source").format(own_format(spark, ChannelSource)).options(**site.options(**more)).load()
+    )  # type: ignore[return-value]
 
 
 def start(

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
+from headwater.connectors.delta_source import DeltaDataSource
 from headwater.connectors.deltacompact import compact
+from headwater.connectors.sparkformats import own_format
 from headwater.core.errors import DataflowError
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ class Reading:
         return deltalake.DeltaTable(str(self.table))
 
     def options(self, reader: Any, **options: Any) -> Any:
-        reader = reader.format("headwater_delta").option("path", str(self.table)).option("schema", self.schema)
+        reader = reader.format(own_format(self.spark, DeltaDataSource)).option("path", str(self.table))
+        reader = reader.option("schema", self.schema)
         for name, value in options.items():
             reader = reader.option(name, str(value))
         return reader.load()

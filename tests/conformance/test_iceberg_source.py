@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from headwater.connectors.iceberg_source import IcebergDataSource
 from headwater.connectors.icebergtable import IcebergAddress, existing, opened
+from headwater.connectors.sparkformats import own_format
 from headwater.connectors.writers import open_sink_writer
 
 from .test_delta_source import Reading, flat
@@ -38,7 +40,7 @@ class Snapshots(Reading):
         write(self.spec, batch, *ids)
 
     def options(self, reader: Any, **options: Any) -> Any:
-        reader = reader.format("headwater_iceberg").option("schema", self.schema)
+        reader = reader.format(own_format(self.spark, IcebergDataSource)).option("schema", self.schema)
         reader = reader.option("address", json.dumps(self.address.to_data()))
         for name, value in options.items():
             reader = reader.option(name, str(value))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -22,6 +24,8 @@ from headwater.channels.base import ChannelLimits
 from headwater.channels.filelog import FileLog
 from headwater.connectors.bridge import BridgeStatus
 from headwater.connectors.mqtt import MqttBridge, broker_address
+from headwater.connectors.mqttclient import MqttAddress, MqttConnection, MqttMessage
+from headwater.connectors.mqttloop import mqtt_client
 from headwater.connectors.reasons import NOT_UTF8, explain
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.dataflow.sources import MqttSource
@@ -40,6 +44,13 @@ def find_mosquitto() -> str | None:
 
 
 KINDS = ["amqtt", *(["mosquitto"] if find_mosquitto() else [])]
+
+
+def client_of(name: str, *, five: bool = False) -> Any:
+    """Return a client with the account of the tests."""
+    client = mqtt_client(name, five=five, tls=False, username_env=None, password_env=None, where="test")
+    client.username_pw_set("probe", "secret")
+    return client
 
 
 class Broker:
@@ -81,8 +92,7 @@ class Broker:
 
     def _answers(self) -> bool:
         assert self.process.poll() is None, "the broker ended"
-        client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="publisher")
-        client.username_pw_set("probe", "secret")
+        client = client_of("publisher")
         try:
             client.connect("127.0.0.1", self.port)
         except OSError:
@@ -520,6 +530,44 @@ def test_locations_have_their_own_topics_and_sessions(tmp_path: Path, broker: Br
     assert {len(b.client_id) for b in bridges} == {23}
     again = MqttBridge(of, location="north", log=FileLog(tmp_path / "a" / "north"), epoch=7)
     assert again.client_id == bridges[0].client_id
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Open so many files that the next one has a descriptor above 1,023, the highest that ``select`` takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)
+    if most < 1200:
+        pytest.skip(f"a process may open {hard} files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while opened[-1] < 1024:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for one in opened:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_process_with_many_open_files_reaches_a_broker(
+    broker: Broker, topic: str, bridges: Bridges, many_files: None
+) -> None:
+    bridges.start(flush_rows=5)
+    address = MqttAddress.parse(
+        f"127.0.0.1:{broker.port}",
+        tls=False,
+        username_env="HEADWATER_SECRET_MQTT_USER",
+        password_env="HEADWATER_SECRET_MQTT_PASSWORD",
+        where="test",
+    )
+    connection = MqttConnection(address)
+    try:
+        connection.send(MqttMessage(topic=topic, payload=value.encode()) for value in readings(0, 300))
+    finally:
+        connection.close()
+    bridges.await_values(readings(0, 300))
 
 
 def test_messages_sent_again_after_a_lost_connection_are_known(tmp_path: Path, broker: Broker) -> None:

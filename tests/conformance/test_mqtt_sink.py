@@ -12,7 +12,7 @@ import pytest
 
 from headwater.connectors.mqttwriter import MqttSinkWriter
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
-from tests.conformance.test_mqtt import Broker, broker, paho, redelivers, shared_broker, topic, until
+from tests.conformance.test_mqtt import Broker, broker, client_of, redelivers, shared_broker, topic, until
 from tests.conftest import free_port
 
 __all__ = ["broker", "shared_broker", "topic"]  # fixtures
@@ -25,8 +25,7 @@ class Receiver:
         self.got: list[tuple[str, str]] = []
         self.ids: list[str] = []
         five = broker.kind == "mosquitto"
-        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5 if five else paho.MQTTv311)
-        self.client.username_pw_set("probe", "secret")
+        self.client = client_of("", five=five)
         ready: list[Any] = []
         self.client.on_subscribe = lambda *args: ready.append(1)
         self.client.on_message = self._keep

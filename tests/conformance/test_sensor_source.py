@@ -15,20 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from headwater.connectors.sensor_source import NAME, SensorDataSource, arrow_batches, parse_options
+from headwater.connectors.sensor_source import SensorDataSource, arrow_batches, parse_options
 from headwater.connectors.sources import source_frame
+from headwater.connectors.sparkformats import own_format
 from headwater.core.errors import SparkStumbled
 from headwater.dataflow.sources import SensorSource
 from headwater.query.query import Running
 
 OPTIONS = {"location": "L1", "seed": "11", "machines": "3", "anomaly_every": "400", "anomaly_length": "40"}
 PATIENCE_S = 90
-
-
-@pytest.fixture
-def source(spark: Any) -> Any:
-    spark.dataSource.register(SensorDataSource)
-    return spark
 
 
 def expected(rows: int) -> pa.Table:
@@ -56,7 +51,8 @@ def offsets(checkpoint: Path) -> list[dict[str, int]]:
 
 
 def started(spark: Any, folder: Path, *, options: dict[str, str], trigger: dict[str, Any]) -> Any:
-    frame = spark.readStream.name("source").format(NAME).options(**OPTIONS, **options).load()
+    reader = spark.readStream.name("source").format(own_format(spark, SensorDataSource))
+    frame = reader.options(**OPTIONS, **options).load()
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     return writer.trigger(**trigger).start(str(folder / "rows"))
 
@@ -78,8 +74,8 @@ def run_until(start: Callable[[], Any], done: Callable[[Any], bool]) -> None:
         query.stop()
 
 
-def test_batch_rows_are_the_models(source: Any) -> None:
-    frame = source.read.format(NAME).options(**OPTIONS, rows="2000").load()
+def test_batch_rows_are_the_models(spark: Any) -> None:
+    frame = spark.read.format(own_format(spark, SensorDataSource)).options(**OPTIONS, rows="2000").load()
     assert frame.schema.simpleString() == (
         "struct<machine:string,ts:timestamp,temperature:double,label:boolean,seq:bigint>"
     )
@@ -88,18 +84,18 @@ def test_batch_rows_are_the_models(source: Any) -> None:
     assert set(rows["label"].to_pylist()) == {True, False}
 
 
-def test_a_source_of_a_dataflow_gives_these_rows(source: Any) -> None:
+def test_a_source_of_a_dataflow_gives_these_rows(spark: Any) -> None:
     declared = SensorSource(id="s", seed=11, machines=3, interval="2 minutes", rows=5)
-    found = source_frame(source, declared, "L1", name=None).toArrow().sort_by("seq")
+    found = source_frame(spark, declared, "L1", name=None).toArrow().sort_by("seq")
     steps = found.filter(pc.equal(found["machine"], found["machine"][0]))["ts"].to_pylist()
     assert len(found) == 5 and steps[1] - steps[0] == timedelta(minutes=2)
 
 
-def test_stream_goes_on_at_its_row_and_equals_the_batch(source: Any, tmp_path: Path) -> None:
+def test_stream_goes_on_at_its_row_and_equals_the_batch(spark: Any, tmp_path: Path) -> None:
     for rows in ("3000", "7000"):
         start = partial(
             started,
-            source,
+            spark,
             tmp_path,
             options={"rows": rows, "max_rows_per_batch": "1200"},
             trigger={"availableNow": True},
@@ -111,13 +107,13 @@ def test_stream_goes_on_at_its_row_and_equals_the_batch(source: Any, tmp_path: P
     assert stored(tmp_path / "rows").equals(expected(7000))
 
 
-def test_paced_stream_keeps_its_start_instant(source: Any, tmp_path: Path) -> None:
+def test_paced_stream_keeps_its_start_instant(spark: Any, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     rate = 500
     for planned in (2, 4):
         start = partial(
             started,
-            source,
+            spark,
             tmp_path,
             options={"rows_per_second": str(rate)},
             trigger={"processingTime": "300 milliseconds"},
@@ -132,6 +128,6 @@ def test_paced_stream_keeps_its_start_instant(source: Any, tmp_path: Path) -> No
     assert rows.equals(expected(len(rows)))
 
 
-def test_a_wrong_option_is_named(source: Any) -> None:
+def test_a_wrong_option_is_named(spark: Any) -> None:
     with pytest.raises(Exception, match="unknown option 'rate'"):
-        source.read.format(NAME).options(**OPTIONS, rows="10", rate="5").load().count()
+        spark.read.format(own_format(spark, SensorDataSource)).options(**OPTIONS, rows="10", rate="5").load().count()
