@@ -63,6 +63,7 @@ def test_a_sink_that_stores_the_number_of_a_batch_passes(endpoint: LocalEndpoint
     assert check_sink(FilesSink, lambda: stored(place), endpoint, tmp_path, options={"path": str(place)}) == 120
 
 
+@pytest.mark.long
 def test_a_sink_that_appends_repetitions_is_refused(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     place = tmp_path / "outside"
     with pytest.raises(NotConformant, match="too many"):

@@ -228,7 +228,7 @@ def test_needless_parentheses_only_are_dropped(rows: DataFrame) -> None:
         text = f"{grow(depth - 1)} {chance.choice(OPERATORS)} {grow(depth - 1)}"
         return chance.choice([f"({text})", f"-({text})", text])
 
-    texts = [grow(3) for _ in range(200)]
+    texts = [grow(3) for _ in range(100)]
     original, rewritten = _values(rows, texts), _values(rows, [_walk(t).text for t in texts])
     wrong = [t for t, before, after in zip(texts, original, rewritten, strict=True) if before != after]
     assert not wrong, "\n".join(wrong)

@@ -49,6 +49,7 @@ def test_it_finds_what_has_changed_at_the_same_paths(spark: Any, tmp_path: Path,
     assert len(set(used)) == 1
 
 
+@pytest.mark.long
 def test_a_killed_one_is_replaced(waiting: WaitingProcess) -> None:
     first = waiting.ask([], where="nowhere")
     os.kill(first, signal.SIGKILL)

@@ -332,6 +332,7 @@ def test_dataflows_come_and_go(
     world.check(ended=True)
 
 
+@pytest.mark.long
 def test_longer_windows_are_computed_from_those_of_another_dataflow(
     endpoint: LocalEndpoint,
     spark_address: str,

@@ -97,9 +97,8 @@ def united(path: str) -> DataflowBuilder:
     return builder
 
 
-@pytest.mark.parametrize(
-    "groups", [GROUPINGS[0], *(pytest.param(g, marks=pytest.mark.long) for g in GROUPINGS[1:])], ids=_named
-)
+@pytest.mark.long
+@pytest.mark.parametrize("groups", GROUPINGS, ids=_named)
 def test_no_location_makes_rows_of_another_late(
     groups: Sequence[Sequence[str]], endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:

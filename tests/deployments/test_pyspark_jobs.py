@@ -290,6 +290,7 @@ def test_jobs_give_the_rows_of_plain_spark(
         assert_equal(job.__name__, expected, found)
 
 
+@pytest.mark.long
 def test_a_pipeline_gives_the_rows_of_plain_spark(
     endpoint: LocalEndpoint, active_session: SparkSession, tmp_path: Path
 ) -> None:

@@ -119,7 +119,8 @@ def unlike_roads(place: Path) -> Case:
 SMALL_CASES = {"debs2015": small_debs, "linearroad": small_road}
 
 
-@pytest.mark.parametrize("name", ["debs2015", pytest.param("linearroad", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", SMALL_CASES)
 def test_deployment_batch_and_definition_agree(name: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     case = SMALL_CASES[name](tmp_path / "in")
     batch = batch_result(endpoint.session(), case.dataflow, case.continuum)

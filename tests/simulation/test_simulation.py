@@ -24,7 +24,7 @@ def simulate(*arguments: str) -> tuple[int, str]:
 
 
 def test_drawn_histories_break_no_rule() -> None:
-    code, told = simulate("--histories", "12", "--seed", "0")
+    code, told = simulate("--histories", "6", "--seed", "0")
     assert code == 0, told
 
 
