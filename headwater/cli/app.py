@@ -192,6 +192,7 @@ def run(
     from headwater.app.local import STORE
     from headwater.continuum.model import Continuum
     from headwater.core.quantity import parse_heap, parse_size
+    from headwater.disk.openfiles import allow_open_files
 
     spark = spark_settings(packages, conf, conf_file)
     memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
@@ -239,6 +240,7 @@ def run(
             say(f"warning: {warning}")
         say(f"{loaded.dataflow.name}: {len(planned.units)} units, state in {settings.directory}")
         say("starting Spark")
+    allow_open_files()
     with stopping(settings.directory) as stop, Screen(loaded.dataflow.name, as_json=as_json) as screen:
         screen.wait("starting Spark")
         outcome = running.run(planned, settings, stop=stop, observe=screen.show, show_rows=screen.rows)

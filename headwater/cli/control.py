@@ -273,8 +273,10 @@ def up(
     from headwater.continuum.model import Continuum
     from headwater.core.logs import begin_logging
     from headwater.core.quantity import parse_duration
+    from headwater.disk.openfiles import allow_open_files
     from headwater.tracing.spans import begin_tracing, end_tracing
 
+    allow_open_files()
     if log_format == "json":
         begin_logging(log_format)
     begin_tracing("headwater-controller")

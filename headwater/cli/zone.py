@@ -166,12 +166,14 @@ def zone(
     from headwater.core.logs import begin_logging
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
     from headwater.disk.durable import make_directory, write_atomically
+    from headwater.disk.openfiles import allow_open_files
     from headwater.disk.settings import ChannelSettings, UnitSettings
     from headwater.spark.sparks import Sparks
     from headwater.tls.listener import clear_text_warning, listener_tls
     from headwater.tracing.spans import begin_tracing, end_tracing
 
     begin_logging(log_format, zone=name)
+    allow_open_files()
     begin_tracing("headwater-agent", **{"headwater.zone": name})
     directory = directory.resolve()
     make_directory(directory)

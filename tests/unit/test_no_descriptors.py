@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import threading
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from headwater.control.controller import Controller
 from headwater.control.store import Store
 from headwater.core.errors import HeadwaterError, Unavailable
 from headwater.disk.durable import read_note
+from headwater.disk.openfiles import ENOUGH
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing.nodes import SimulatedNodes
 from tests.faults import no_descriptors, until
@@ -44,6 +46,20 @@ def test_a_running_spark_is_not_taken_for_ended(tmp_path: Path) -> None:
     (tmp_path / "server.json").write_text(json.dumps(record))
     with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
         LocalEndpoint.attach(tmp_path)
+
+
+def test_an_agent_may_open_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    agents = Agents(tmp_path)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        assert agents.open(CONTINUUM.node("E1")).hello()["node"] == "E1"
+        (process, _) = _agent(tmp_path)
+        most = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+        assert resource.prlimit(process, resource.RLIMIT_NOFILE) == (most, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        agents.end()
 
 
 def test_a_client_without_descriptors_leaves_a_running_agent_alone(tmp_path: Path) -> None:
