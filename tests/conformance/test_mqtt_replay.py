@@ -13,7 +13,7 @@ from headwater.connectors.reasons import NOT_UTF8
 from headwater.connectors.replaying import ReplayedSource, ReplayRequest, replay
 from headwater.dataflow.sources import Source
 from headwater.plan.port import Replayed
-from tests.conformance.test_mqtt import (
+from tests.conformance.mqttbrokers import (
     Bridges,
     Broker,
     bridges,

@@ -12,7 +12,7 @@ import pytest
 
 from headwater.connectors.mqttwriter import MqttSinkWriter
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
-from tests.conformance.test_mqtt import Broker, broker, client_of, redelivers, shared_broker, topic, until
+from tests.conformance.mqttbrokers import Broker, broker, client_of, redelivers, shared_broker, topic, until
 from tests.conftest import free_port
 
 __all__ = ["broker", "shared_broker", "topic"]  # fixtures

@@ -15,7 +15,7 @@ from headwater.connectors.sparkplug import SparkplugBridge
 from headwater.connectors.sparkplugpayload import payload_class, read_payload, value_of
 from headwater.core.errors import DataflowError
 from headwater.dataflow.sparkplug import SparkplugSource, sparkplug_columns
-from tests.conformance.test_mqtt import Broker, broker, redelivers, shared_broker, until
+from tests.conformance.mqttbrokers import Broker, broker, redelivers, shared_broker, until
 
 pytest.importorskip("google.protobuf")
 

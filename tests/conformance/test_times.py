@@ -24,7 +24,7 @@ from headwater.plan.build import build
 from headwater.query.scan import key_text
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
-from tests.conformance import test_kafka_sink, test_mqtt
+from tests.conformance import test_kafka_sink
 
 ONE = Continuum.from_text("layers: [cloud]\nzones: {C1: {layer: cloud, locations: [L1]}}\n")
 AT, LOCAL = datetime(2024, 1, 31, 12, 0, 0, 123456, tzinfo=UTC), datetime(2024, 1, 31, 12, 0, 0, 123456)
@@ -71,7 +71,7 @@ def test_messages_of_mqtt_keep_microseconds(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("MQTT_PASSWORD", "secret")
     builder = hw.flow("times", locations=["L1"])
     rows = builder.read.json("in", "id int, at timestamp, here timestamp_ntz")
-    broker, found = test_mqtt.Broker("amqtt", tmp_path), []
+    broker, found = mqttbrokers.Broker("amqtt", tmp_path), []
     try:
         address = f"localhost:{broker.start().port}"
         broker.client.on_message = lambda client, data, message: found.append(json.loads(message.payload))
@@ -81,7 +81,7 @@ def test_messages_of_mqtt_keep_microseconds(tmp_path: Path, monkeypatch: pytest.
         assert isinstance(sink, CallbackSink)
         publish = cloudpickle.loads(base64.b64decode(sink.function.pickled))
         publish(pa.Table.from_pylist([{"id": 1, "at": AT, "here": LOCAL}]), 0)
-        test_mqtt.until(lambda: bool(found), "the message")
+        mqttbrokers.until(lambda: bool(found), "the message")
     finally:
         broker.kill()
     assert found == [ROW]
