@@ -24,7 +24,7 @@ from headwater.plan.build import build
 from headwater.query.scan import key_text
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
-from tests.conformance import test_kafka_sink
+from tests.conformance import mqttbrokers, test_kafka_sink
 
 ONE = Continuum.from_text("layers: [cloud]\nzones: {C1: {layer: cloud, locations: [L1]}}\n")
 AT, LOCAL = datetime(2024, 1, 31, 12, 0, 0, 123456, tzinfo=UTC), datetime(2024, 1, 31, 12, 0, 0, 123456)
