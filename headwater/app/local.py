@@ -269,7 +269,7 @@ class LocalRun:
             self._asked = time.monotonic()
             active = self._deployed.active_runs()
             for unit in self.plan.units:
-                if not self._mend(unit, active) and (error := self._deployed.failure(unit.id)) is not None:
+                if not self._mend(unit, active) and (error := self._deployed.failure(unit.id, active)) is not None:
                     raise error
         return stop is None or not stop.is_set()
 

@@ -104,6 +104,8 @@ class Running:
     """Its checkpoint, which tells whether there is a batch to observe; None: Spark is asked each time."""
     before: int = -1
     """The newest batch that was committed when the query started."""
+    _is_over: bool = False
+    """Whether it was found ended after its stop: it cannot fail any more."""
     _scanned: int = 0
     _looked: float = 0.0
     _looking: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -272,12 +274,16 @@ class Running:
     def failure(self, unit: str, active: Collection[str] = ()) -> RuntimeFailure | None:
         """Return the error that ended the query, in the user's terms, or None while all is well.
 
-        ``active`` are run ids that Spark has just reported as active: no request is made for such a query.
+        ``active`` are run ids that Spark has just reported as active: no request is made for such a query, nor again
+        for one that has ended after its stop.
         """
-        if self.error is None and not (active and str(self.query.runId) in active) and not self.query.isActive:
+        if self.error is not None or self._is_over or (active and str(self.query.runId) in active):
+            return self.error
+        if not self.query.isActive:
             exception = self.query.exception()
             if exception is not None:
                 self.error = self.explain(str(exception), unit)
+            self._is_over = self.stopped
         return self.error
 
     def stop(self, checkpoint: Path | None = None, *, at_once: bool = False, level: bool = False) -> None:

@@ -234,6 +234,30 @@ def test_all_units_are_asked_for_at_once(tmp_path: Path) -> None:
     assert asked == ["a", "b"], "without an answer each is asked; the ended one is known"
 
 
+def test_a_query_that_ended_after_its_stop_is_not_asked_for_again() -> None:
+    asked: list[str] = []
+
+    class Ended(Query):
+        @property
+        def isActive(self) -> bool:  # type: ignore[override]  # noqa: N802
+            asked.append("isActive")
+            return False
+
+        def exception(self) -> str | None:
+            asked.append("exception")
+            return None
+
+    running = Running(object.__new__(Ended))
+    for _ in range(2):  # it may have ended by an error that Spark is about to tell
+        assert running.failure("u") is None
+    assert asked == ["isActive", "exception"] * 2
+    asked.clear()
+    running.stopped = True
+    for _ in range(3):
+        assert running.failure("u") is None
+    assert asked == ["isActive", "exception"]
+
+
 def test_a_query_whose_error_is_told_before_its_end_has_not_settled(tmp_path: Path) -> None:
     """Input that was taken for used up would be late, and lost, once the query starts again."""
 
