@@ -138,9 +138,6 @@ def _answer(spark: Any, line: str) -> dict[str, Any]:
             _rewrite(spark, Reshaping(**data, pieces=pieces))
     except RuntimeFailure as error:
         return {"what": error.what, "where": error.where, "hint": error.hint}
-    finally:
-        # The next request may find other state at the same paths.
-        spark.sparkContext._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
     return {}
 
 
