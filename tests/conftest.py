@@ -112,7 +112,7 @@ def kafka_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEn
 
 @pytest.fixture(scope="session")
 def spark(endpoint: LocalEndpoint) -> SparkSession:
-    """Return a session with Headwater's sources and sink registered."""
+    """Return a session with Headwater's sink registered."""
     return endpoint.session()
 
 
