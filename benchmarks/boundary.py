@@ -10,10 +10,11 @@ every variant are compared with one batch run before a figure counts.
 * ``all_to_cloud``: sources and declarations of event time below, everything else in the cloud
 * ``by_marks``: layers as marked; ``marks_rewritten``: the same with ``--rewrite`` (not in the quick form)
 * ``optimised``: without marks, with ``--rewrite``
-* ``bound``: what the cloud must at least be told: the rows of the sink from which all results follow, sorted, in one
-  batch, in the smaller of two forms: Arrow's, compressed by zstd at its highest level, and a channel's blocks at that
-  level. No placement sends less without knowing the data. Results that name no location have no bound for a single
-  link: all of them cross each level of the tree, wherever they are from.
+* ``bound``: what the cloud must at least be told: the rows of the sink from which all results follow, in one batch for
+  each link, as they come or sorted, in the smaller of two forms: Arrow's, compressed by zstd at its highest level, and a
+  channel's blocks at that level. No placement sends less without knowing the data. A row crosses the links above its
+  location: results have a column of that name, or are those of each location by itself put together. Others have no
+  bound for a single link: all of them cross each level of the tree, wherever they are from.
 
     python -m benchmarks.boundary [--quick] [--json FILE] [--flows NAME ...]
 
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 VARIANTS = ("all_to_cloud", "by_marks", "marks_rewritten", "optimised")
 LEVEL = 19  # of zstd
-BANDWIDTH = "1Mbit/s"  # of all links
+BANDWIDTH = "10kbit/s"  # of all links
 SAMPLE = 20_000  # rows of an operator whose bytes in a channel are measured
 BLOCKS = 15  # of these rows: three files of each of five locations
 
@@ -257,39 +258,66 @@ def measure(
     return {link.link: link.bytes for link in outcome.progress.links}
 
 
-def bounds(case: Case, links: list[str], rows: pa.Table) -> dict[str, int]:
-    """Return the compressed bytes of the rows that come over each link, and over all of them."""
+def bounds(case: Case, links: list[str], rows: pa.Table, own: Mapping[str, pa.Table] | None) -> dict[str, int]:
+    """Return the compressed bytes of the rows that come over each link, and over all of them.
+
+    ``own``: the rows of each location; None if a row belongs to no single one.
+    """
     import pyarrow as pa
 
-    if "location" not in rows.column_names and len(links) > 1:
+    if own is None:
         lowest, root = case.continuum.layers[0].name, case.continuum.root.name
-        zones = [case.continuum.covering(lowest, location) for location in case.flow.locations]
+        zones = [case.continuum.covering(lowest, location) for location in case.flow.locations or case.continuum.locations]
         levels = {len(case.continuum.links_up(zone.name, root)) for zone in zones}
         assert len(levels) == 1, "locations of several depths"
         return {"all": levels.pop() * compressed(rows)}
     found = {}
     for zone in case.continuum.zones:
         if zone.link is not None:
-            here = pa.array(case.continuum.covered(zone.name))
-            inside = rows
-            if "location" in rows.column_names:
-                inside = rows.filter(pa.compute.is_in(rows["location"], here))
-            found[zone.link.name] = compressed(inside)
+            here = [own[location] for location in case.continuum.covered(zone.name) if location in own]
+            found[zone.link.name] = compressed(pa.concat_tables([rows.slice(0, 0), *here]))
     return {**found, "all": sum(found.values())}
 
 
+def rows_of_locations(
+    case: Case, endpoint: LocalEndpoint, expected: Mapping[str, pa.Table]
+) -> dict[str, dict[str, pa.Table]]:
+    """Return the rows of each location, for each sink in ``tells`` of which a row belongs to a single one."""
+    import pyarrow as pa
+
+    from headwater.testing import batch_result, compare
+
+    locations = case.flow.locations or case.continuum.locations
+    alone = {
+        location: batch_result(endpoint.session(), replace(case.flow, locations=(location,)), case.continuum)
+        for location in (locations if any("location" not in expected[sink].column_names for sink in case.tells) else ())
+    }
+    found = {}
+    for sink in case.tells:
+        rows = expected[sink]
+        if "location" in rows.column_names:
+            found[sink] = {name: rows.filter(pa.compute.equal(rows["location"], name)) for name in locations}
+        else:
+            own = {name: tables[sink].cast(rows.schema) for name, tables in alone.items()}
+            if not compare(rows, pa.concat_tables(own.values())):
+                found[sink] = own
+    return found
+
+
 def compressed(rows: pa.Table) -> int:
-    """Return the bytes of the rows, sorted and compressed."""
+    """Return the least bytes of the rows, as they come or sorted, compressed."""
     import pyarrow as pa
 
     if not rows.num_rows:
         return 0
-    rows = rows.sort_by([(name, "ascending") for name in rows.column_names])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows.combine_chunks())
-    arrow = int(pa.Codec("zstd", LEVEL).compress(sink.getvalue()).size)
-    return min(arrow, len(encode_block(conformed(rows), level=LEVEL)))
+    sizes = []
+    for ordered in (rows, rows.sort_by([(name, "ascending") for name in rows.column_names])):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, ordered.schema) as writer:
+            writer.write_table(ordered.combine_chunks())
+        sizes.append(int(pa.Codec("zstd", LEVEL).compress(sink.getvalue()).size))
+        sizes.append(len(encode_block(conformed(ordered), level=LEVEL)))
+    return min(sizes)
 
 
 def conformed(rows: pa.Table) -> pa.Table:
@@ -325,7 +353,8 @@ def run_case(name: str, place: Path, endpoint: LocalEndpoint, *, quick: bool) ->
         found[variant] = measure(plan, place / variant, endpoint, expected)
         say(f"{name} {variant}: {sum(found[variant].values()):,} bytes over all links, results right")
     links = [zone.link.name for zone in case.continuum.zones if zone.link is not None]
-    of_sinks = [bounds(case, links, expected[sink]) for sink in case.tells]
+    own = rows_of_locations(case, endpoint, expected)
+    of_sinks = [bounds(case, links, expected[sink], own.get(sink)) for sink in case.tells]
     least = {link: sum(of[link] for of in of_sinks) for link in (*links, "all") if all(link in of for of in of_sinks)}
     rows = []
     for link in links:
