@@ -11,8 +11,8 @@ every variant are compared with one batch run before a figure counts.
 * ``by_marks``: layers as marked; ``marks_rewritten``: the same with ``--rewrite`` (not in the quick form)
 * ``optimised``: without marks, with ``--rewrite``
 * ``bound``: what the cloud must at least be told: the rows of the sink from which all results follow, in one batch for
-  each link, as they come or sorted, in the smaller of two forms: Arrow's, compressed by zstd at its highest level, and a
-  channel's blocks at that level. No placement sends less without knowing the data. A row crosses the links above its
+  each link, as they come or sorted, in the smaller of two forms: Arrow's, compressed by zstd at its highest level, and
+  a channel's blocks at that level. No placement sends less without knowing the data. A row crosses the links above its
   location: results have a column of that name, or are those of each location by itself put together. Others have no
   bound for a single link: all of them cross each level of the tree, wherever they are from.
 
@@ -267,7 +267,9 @@ def bounds(case: Case, links: list[str], rows: pa.Table, own: Mapping[str, pa.Ta
 
     if own is None:
         lowest, root = case.continuum.layers[0].name, case.continuum.root.name
-        zones = [case.continuum.covering(lowest, location) for location in case.flow.locations or case.continuum.locations]
+        zones = [
+            case.continuum.covering(lowest, location) for location in case.flow.locations or case.continuum.locations
+        ]
         levels = {len(case.continuum.links_up(zone.name, root)) for zone in zones}
         assert len(levels) == 1, "locations of several depths"
         return {"all": levels.pop() * compressed(rows)}

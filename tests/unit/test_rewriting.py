@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError, PlacementError
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.operators import Watermark, Where
+from headwater.dataflow.operators import Select, Watermark, Where
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.dataflow.stateful import Aggregate
@@ -262,8 +263,6 @@ def test_filters_are_in_the_order_of_the_least_load(data: st.DataObject) -> None
 
 def marked(flow: Dataflow) -> Dataflow:
     """Return the dataflow as rules see one with marks: each operator with its layer."""
-    from dataclasses import replace
-
     layers = marked_layers(flow, CONTINUUM)
     return flow.with_operators(replace(o, layer=layers[o.id]) for o in flow.operators)
 
@@ -381,6 +380,23 @@ def test_a_stream_with_several_readers_crosses_a_link_once() -> None:
     found = traffic(figures, marked_layers(flow, CONTINUUM))
     size = figures.bytes_out("rows")
     assert found["E1-S1"] == 1000 * size and found["S1-C1"] == 2000 * size and found["S2-C1"] == 1000 * size
+
+
+def test_rows_have_the_bytes_of_the_fields_that_are_picked_from_them() -> None:
+    """Without its list, a row looks smaller than its structure, whose string is longer than assumed."""
+    builder, rows = timed()
+    item = "named_struct('k', k, 'id', id) AS item"
+    whole = rows.select("ts", "location", item, "array(v, v, v) AS list", "array(id, id) AS more").named("whole")
+    flow = built(builder, whole.select("ts", "location", "item.k AS k", "item.id AS id").named("picked"))
+    sizes = {"rows": 60.0, "timed": 60.0, "whole": 234.0, "picked": 200.0}
+    profile = Profile(dataflow="test", operators={o: OperatorProfile(bytes_out=size) for o, size in sizes.items()})
+    pruned = flow.with_operators(
+        replace(o, columns=o.columns[:3]) if isinstance(o, Select) and o.id == "whole" else o for o in flow.operators
+    )
+    figures = FlowFigures(dataflow=flow, continuum=CONTINUUM, known=Known(flow, profile))
+    after = figures.after(pruned, {"whole": "whole"})
+    assert figures.bytes_out("whole") == 234.0 and after.bytes_out("picked") == 200.0
+    assert after.bytes_out("whole") > 200.0
 
 
 @settings(max_examples=40, deadline=None)
