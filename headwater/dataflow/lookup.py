@@ -17,6 +17,7 @@ from headwater.dataflow.types import StreamType
 from headwater.sql.schema import Schema
 
 TableFormat: TypeAlias = Literal["csv", "json", "parquet", "delta", "jdbc"]
+TableJoin: TypeAlias = Literal["inner", "left", "left_semi", "left_anti"]
 
 MOST_EMBEDDED = 2**20
 """Bytes of a table's file that becomes part of the dataflow: stored plans and each unit's order have a copy of it."""
@@ -61,15 +62,16 @@ class ReferenceTable:
 class Lookup(Operator):
     """Add the columns of a reference table's rows with equal keys; a row has a result for each of them.
 
-    ``how="left"``: rows without one are kept, with NULLs. A NULL key equals none, as in SQL. The settings of the table
-    are those of ``ReferenceTable``.
+    ``how="left"``: rows without one are kept, with NULLs. ``left_semi`` and ``left_anti`` keep the rows that have one,
+    or have none, as they are. A NULL key equals none, as in SQL. The settings of the table are those of
+    ``ReferenceTable``.
     """
 
     kind: ClassVar[str] = "lookup"
     shown: ClassVar[tuple[str, ...]] = ("on", "path")
     newer: ClassVar[frozenset[str]] = frozenset({"version", "database"})
     on: tuple[str, ...]
-    how: Literal["inner", "left"] = "inner"
+    how: TableJoin = "inner"
     format: TableFormat
     path: Place
     schema_text: str
@@ -83,6 +85,11 @@ class Lookup(Operator):
     def table(self) -> Schema:
         """The table's columns."""
         return Schema.parse(self.schema_text)
+
+    @property
+    def adds_columns(self) -> bool:
+        """Whether rows get the table's columns; otherwise some are dropped, and the others stay as they are."""
+        return self.how in ("inner", "left")
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         source = inputs[0]
@@ -116,7 +123,7 @@ class Lookup(Operator):
                 base64.b64decode(self.embedded, validate=True)
             except ValueError:
                 raise self.error("the table's content is not base64", "build the dataflow again") from None
-        rest = [c for c in table.columns if c.name.lower() not in keys]
+        rest = [c for c in table.columns if c.name.lower() not in keys] if self.adds_columns else []
         clash = {c.name.lower() for c in rest} & {c.name.lower() for c in source.schema.columns}
         if clash:
             raise self.error(

@@ -19,7 +19,7 @@ from headwater.dataflow.backfill import backfilled
 from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.grouped import Grouped
 from headwater.dataflow.keys import KeyExpression, Keys
-from headwater.dataflow.lookup import Lookup, ReferenceTable
+from headwater.dataflow.lookup import Lookup, ReferenceTable, TableJoin
 from headwater.dataflow.pairs import pair_fold, pairing
 from headwater.dataflow.recognition import recognition
 from headwater.dataflow.rowwindows import Counted, Windowed
@@ -141,7 +141,7 @@ class Stream(StreamBase):
         *,
         within: Bound | None = None,
         between: tuple[Bound, Bound] | None = None,
-        how: Literal["inner", "left"] = "inner",
+        how: TableJoin = "inner",
     ) -> Stream:
         """Pair rows of equal keys whose event times are near.
 
@@ -151,6 +151,7 @@ class Stream(StreamBase):
         are joined without a bound, by equal windows and other keys: ``join(other, ["window", "machine"])``.
 
         With a reference table (``f.table.csv(...)``), add the columns of its rows of equal keys, without a bound.
+        ``how="left_semi"`` keeps the rows with such a key as they are, ``how="left_anti"`` those without.
         """
         if isinstance(other, ReferenceTable):
             if within is not None or between is not None:
@@ -160,6 +161,12 @@ class Stream(StreamBase):
                     hint="leave out within and between",
                 )
             return self._then(Lookup, on=tuple_of(on), how=how, **vars(other))
+        if how not in ("inner", "left"):
+            raise DataflowError(
+                f"how='{how}' is for tables",
+                where=f"join after '{self.operator.id}'",
+                hint="join streams with how='inner' or how='left'",
+            )
         windows = [s.shape.event_time is not None and not s._has_time() for s in (self, other)]
         if all(windows) and within is None and between is None:
             between = ("0 seconds", "0 seconds")

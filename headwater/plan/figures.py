@@ -18,6 +18,7 @@ from headwater.dataflow import stateful
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
 from headwater.plan.profile import ASSUMED_CPU_S, Known, OperatorProfile, Profile, row_bytes
+from headwater.rewrite.semijoins import is_semi_join
 
 ASSUMED: Mapping[type[ops.Operator], float] = {ops.Where: 0.5, stateful.Aggregate: 0.1, stateful.CountWindow: 0.1}
 """Rows out per row in of operators without a profile; 1 for others."""
@@ -129,6 +130,8 @@ class FlowFigures:
 
     def bytes_out(self, id_: str) -> float:
         """Return the bytes per row of an operator's output; measured ones are scaled to the present columns."""
+        if is_semi_join(self.dataflow[id_]):
+            return self.bytes_out(self.dataflow[id_].inputs[0])
         now = row_bytes(self.dataflow.types[id_].schema)
         origin = self.origins.get(id_, id_)
         if origin not in self.known.dataflow or self.known.operator(origin).bytes_out is None:

@@ -32,6 +32,7 @@ from headwater.plan.setting import Setting
 from headwater.plan.traffic import Traffic, least_traffic, traffic
 from headwater.plan.written import Written
 from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten
+from headwater.rewrite.semijoins import is_semi_join
 
 _STEPS = 100  # of one operator by one rule
 _ROUNDS = 20
@@ -260,10 +261,11 @@ class _RuleSearch:
 
 
 def _is_idle(choice: _Choice, id_: str) -> bool:
-    """Return whether an operator merges partial results that cross no link."""
+    """Return whether an operator merges partial results, or joins rows with partners, that cross no link."""
     flow, layers = choice.figures.dataflow, choice.layers
     above = [flow[i] for i in flow[id_].inputs] if id_ in flow else []
-    return any(getattr(o, "partial", None) is True and layers[o.id] == layers[id_] for o in above)
+    early = [o for o in above if getattr(o, "partial", None) is True or is_semi_join(o)]
+    return any(layers[o.id] == layers[id_] for o in early)
 
 
 def _crosses(choice: _Choice, id_: str, rule: RewriteRule) -> bool:

@@ -149,14 +149,19 @@ def _lookup(operator: Lookup, frame: DataFrame, table: DataFrame, *, streaming: 
     side of an outer join. The condition is not deterministic to the optimizer, which would make an inner join again.
     """
     keys = {k.lower() for k in operator.on}
-    rest = [n for n in operator.table.names if n.lower() not in keys]
+    rest = [n for n in operator.table.names if n.lower() not in keys] if operator.adds_columns else []
     named = [column_of(key).alias(f"__key{n}") for n, key in enumerate(operator.on)]
     rows = table.select(*named, *map(column_of, rest))
+    if not operator.adds_columns:
+        rows = rows.distinct()
     same = functools.reduce(
         operators.and_, (column_of(key) == column_of(f"__key{n}") for n, key in enumerate(operator.on))
     )
-    joined = frame.join(F.broadcast(rows), same, "left" if streaming else operator.how)
-    if streaming and operator.how == "inner":
+    how = {"left_semi": "inner", "left_anti": "left"}.get(operator.how, operator.how)
+    joined = frame.join(F.broadcast(rows), same, "left" if streaming else how)
+    if operator.how == "left_anti":
+        joined = joined.where(column_of("__key0").isNull())
+    elif streaming and how == "inner":
         joined = joined.where(expression(f"spark_partition_id() >= IF(__key0 IS NULL, {2**31 - 1}, 0)"))
     return joined.select(*(column_of(n) for n in (*frame.columns, *rest)))
 

@@ -9,11 +9,13 @@ from headwater.rewrite.aggregates import DROP_EARLY, GROUP_VALUES, SPLIT_AGGREGA
 from headwater.rewrite.filters import FILTER_DOWN, FILTER_ORDER
 from headwater.rewrite.projections import PRUNE_COLUMNS, SELECT_DOWN
 from headwater.rewrite.rule import RewriteRule
+from headwater.rewrite.semijoins import SEMI_JOIN
 
 RULES: tuple[RewriteRule, ...] = (
     FILTER_DOWN,
     SELECT_DOWN,
     PRUNE_COLUMNS,
+    SEMI_JOIN,
     SPLIT_AGGREGATE,
     GROUP_VALUES,
     DROP_EARLY,

@@ -14,12 +14,14 @@ from headwater.app.local import LocalRun
 from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError
 from headwater.dataflow.builder import DataflowBuilder
-from headwater.dataflow.lookup import Lookup
+from headwater.dataflow.lookup import Lookup, TableJoin
 from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan import build
+from headwater.query import compile
 from headwater.query.tables import TableVersions
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import KILL, PAUSE, BoundedSource, check_equivalent
+from headwater.testing.compare import compare
 from tests.deployments.flows import CONTINUUM, LOCATIONS, SCHEMA, rows
 from tests.deployments.test_oracle import DECISIONS
 from tests.faults import until
@@ -45,6 +47,9 @@ def joined(path: str, table: Path, **more: Any) -> DataflowBuilder:
     known.to_layer("cloud").group_by(hw.window("ts", "10 seconds"), "name").agg(n="count(*)").write.memory("windows")
     every = readings.select("id", "k", "location").to_layer("site").join(machines, "k", how="left")
     every.write.memory("every")
+    readings.select("id", "k").join(machines, "k", how="left_semi").named("some").write.memory("known_ids")
+    timed = readings.with_watermark("ts", "5 seconds").join(machines, "k", how="left_anti").named("others")
+    timed.group_by(hw.window("ts", "10 seconds"), "location").agg(n="count(*)").write.memory("unknown")
     return builder
 
 
@@ -61,13 +66,32 @@ def test_equals_one_batch_run(decision: str, embedded: bool, endpoint: LocalEndp
     more = {} if embedded else {"refresh": "1 hour"}
     flow = joined(source.path, tmp_path / "machines.json", **more).build()
     lookups = [o for o in flow.operators if isinstance(o, Lookup)]
-    assert [o.embedded is not None for o in lookups] == [embedded] * 2
+    assert [o.embedded is not None for o in lookups] == [embedded] * 4
     if embedded:
         (tmp_path / "machines.json").unlink()  # it is in the dataflow
     continuum = Continuum.from_text(CONTINUUM)
     wanted = DECISIONS[decision](flow, continuum)
     outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=wanted, source=source)
     assert all(outcome.rows.values())
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("how", ["left_semi", "left_anti"])
+def test_rows_are_kept_as_by_sparks_own_join(
+    how: TableJoin, timed: bool, endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    """A key that the table has twice keeps a row once; NULL equals none."""
+    write_table(file := tmp_path / "machines.json")
+    session = endpoint.session()
+    given = session.createDataFrame([(1, "k0"), (2, "k1"), (3, "k2"), (4, None)], "id int, k string")
+    table = session.read.schema(TABLE).json(str(file))
+    builder = hw.flow("kept", locations=["L1"])
+    read = builder.read.json("/in/{location}", "id int, k string, ts timestamp")
+    read = read.with_watermark("ts", "1 second") if timed else read
+    lookup = read.join(builder.table.json(str(file), TABLE), "k", how=how).operator
+    assert isinstance(lookup, Lookup) and lookup.adds_columns is False
+    kept = compile.apply(lookup, [given], [read.shape], streaming=True, locations=["L1"], tables=lambda _: table)
+    assert not compare(given.join(table, "k", how).select("id", "k").toArrow(), kept.toArrow())
 
 
 @pytest.mark.parametrize("table", ["with rows", pytest.param("empty", marks=pytest.mark.long)])

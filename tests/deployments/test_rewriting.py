@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,17 @@ def everything(path: str) -> Dataflow:
     fives.group_by(hw.window("ts", "20 seconds", "15 seconds"), "k").agg(**kinds).write.memory("values")
     last = read.select("ts", "id", "v").to_layer("cloud").top_k(3, "id", per=[hw.window("ts", "30 seconds")])
     last.write.memory("newest")
+    known = up(read, True).join(builder.table.json(str(table_beside(path)), "k string, name string"), "k")
+    known.named("known").select("id", "name").write.memory("names")
     return builder.build()
+
+
+def table_beside(path: str) -> Path:
+    """Write a table in which a key occurs twice, one not at all, and one is NULL."""
+    table = Path(path.split("{")[0]).parent / "names.json"
+    names = [("k1", "one"), ("k1", "uno"), ("k2", "two"), (None, "nothing"), ("k99", "none")]
+    table.write_text("".join(json.dumps({"k": k, "name": name}) + "\n" for k, name in names))
+    return table
 
 
 def everywhere(rule: RewriteRule, flow: Dataflow) -> tuple[Dataflow, int]:

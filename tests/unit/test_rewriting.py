@@ -38,6 +38,7 @@ from headwater.rewrite.filters import FILTER_DOWN, FILTER_ORDER
 from headwater.rewrite.projections import PRUNE_COLUMNS, SELECT_DOWN
 from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten, RuleResult
 from headwater.rewrite.rules import RULES
+from headwater.rewrite.semijoins import SEMI_JOIN
 from headwater.sql.mergeable import NotMergeable, merged
 from headwater.sql.raising import may_raise
 from headwater.sql.schema import Schema
@@ -365,6 +366,49 @@ def test_duplicates_are_dropped_early_only_if_there_are_any() -> None:
     found = optimise(flow, CONTINUUM, many, (DROP_EARLY,))
     assert [use.applied for use in found.rewriting.rules] == [True]
     assert found.profile is not None and found.profile.operators["once.partial"].selectivity == pytest.approx(0.3)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def looked_up(table: Path, how: Any = "inner", **more: Any) -> Dataflow:
+    table.write_text('{"k": "a", "name": "A"}\n')
+    builder, rows = read()
+    machines = builder.table.json(str(table), "k string, name string", **more)
+    found = rows.to_layer("cloud").join(machines, "k", how=how).named("known")
+    return built(builder, found)
+
+
+def test_rows_without_a_partner_do_not_cross_a_link(tmp_path: Path) -> None:
+    flow = looked_up(tmp_path / "machines.json")
+    assert not any(use.applied for use in optimise(flow, CONTINUUM, None, (SEMI_JOIN,)).rewriting.rules)
+    few = Profile(dataflow="test", operators={"known": OperatorProfile(selectivity=0.25, bytes_out=400.0)})
+    for one in (flow, flow.with_operators(replace(o, layer=None) for o in flow.operators)):
+        found = optimise(one, CONTINUUM, few, (SEMI_JOIN,))
+        assert [use.rule for use in found.rewriting.rules if use.applied] == ["semi-join"]
+        assert found.dataflow.types["known"].schema == flow.types["known"].schema
+        assert found.dataflow.types["known.partners"].schema == flow.types["rows"].schema
+        placement = found.deployment.placement
+        assert (placement["known.partners", "L1"], placement["known", "L1"]) == (("E1",), ("vm",))
+        whole, sent = (sum(links.values()) for links in (found.rewriting.before, found.rewriting.after))
+        assert sent == pytest.approx(0.25 * whole)
+        assert not any(use.applied for use in optimise(found.dataflow, CONTINUUM, None, (SEMI_JOIN,)).rewriting.rules)
+
+
+def test_tables_that_zones_read_themselves_keep_their_rows_together(tmp_path: Path) -> None:
+    flow = marked(looked_up(tmp_path / "machines.json", refresh="1 hour"))
+    assert "other versions" in refusal(SEMI_JOIN, flow, "known")
+    for how in ("left", "left_semi", "left_anti"):
+        assert at(SEMI_JOIN, marked(looked_up(tmp_path / "machines.json", how)), "known") is None
+
+
+def test_a_join_that_adds_little_to_few_rows_runs_in_front_of_the_link_itself(tmp_path: Path) -> None:
+    flow = looked_up(tmp_path / "machines.json")
+    unmarked = flow.with_operators(replace(o, layer=None) for o in flow.operators)
+    few = Profile(dataflow="test", operators={"known": OperatorProfile(selectivity=0.25, bytes_out=10.0)})
+    found = optimise(unmarked, CONTINUUM, few, (SEMI_JOIN,))
+    assert not any(use.applied for use in found.rewriting.rules)
+    assert found.deployment.placement["known", "L1"] == ("E1",)
 
 
 # ---------------------------------------------------------------- traffic
