@@ -82,7 +82,7 @@ WithoutRules = Annotated[
     list[str] | None,
     typer.Option(
         "--no-rewrite-rule",
-        help="With --rewrite: a rule to leave out (filter-down, filter-order, select-down, prune-columns, "
+        help="With --rewrite: a rule to leave out (filter-down, filter-order, select-down, prune-columns, semi-join, "
         "split-aggregate, group-values or drop-early); repeatable.",
         show_default=False,
     ),

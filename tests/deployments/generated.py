@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 import headwater as hw
 from headwater.dataflow.builder import DataflowBuilder
+from headwater.dataflow.lookup import ReferenceTable, TableJoin
 from headwater.dataflow.stream import Stream
 from tests.deployments.flows import LOCATIONS, SCHEMA
 
@@ -152,7 +155,21 @@ def _batches(draw: Draw, part: Part) -> Part:
     return part.then(part.stream.map_batches(negated, ROW))
 
 
-STATELESS = (_where, _compute, _branches, _explode, _batches)
+def _partners(draw: Draw, part: Part) -> Part:
+    """Join with a table of some of the keys, each of them once: rows keep their ids apart."""
+    lines = "".join(json.dumps({"k": f"k{n}", "name": f"n{n}"}) + "\n" for n in (0, 2, 3))
+    table = ReferenceTable(
+        format="json",
+        path="names.json",
+        schema_text="k string, name string",
+        embedded=base64.b64encode(lines.encode()).decode(),
+    )
+    how: TableJoin = draw(st.sampled_from(["inner", "left", "left_semi", "left_anti"]))
+    joined = part.stream.join(table, "k", how=how)
+    return part.then(joined.with_columns(k="coalesce(name, k)").drop("name") if "name" in joined.columns else joined)
+
+
+STATELESS = (_where, _compute, _branches, _explode, _batches, _partners)
 
 
 # ---------------------------------------------------------------- with state
