@@ -9,12 +9,13 @@ other way, for which the host has the same access.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, MutableMapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
 import networkx as nx
+from networkx.algorithms.flow import boykov_kolmogorov
 
 from headwater.placement.cost import ROUNDING
 from headwater.placement.problem import Problem, Stream
@@ -24,12 +25,17 @@ _MANY = 1_000
 """Operators above which only streams from or to operators that cannot run on the host count."""
 _PRICES = 25
 """Prices that are tried."""
+_LAST = 3
+"""Prices of which the greatest gain is what the following ones are expected to gain."""
 _UNIT = 10**9
 """Multiple by which the edges of a cut become whole numbers; they are rounded down, so that the bound holds."""
 _SHARED = ("cpu", "memory")
 """Capacities that the operators of a host share; each operator needs the processing rate for itself."""
 _INSIDE, _OUTSIDE = -1, -2
 """Nodes of a cut: the operators that are pinned to the host, and those that cannot run on it."""
+
+Prices = MutableMapping[str, float]
+"""Of a host's capacities: where a search for a bound begins, and ends."""
 
 _Edges = Mapping[Stream, float]
 """Edges of a cut, and what each takes if it leads out of the host."""
@@ -64,36 +70,44 @@ class HostCut:
             needs[operator] <= there[self.host] * (1 + ROUNDING) for _, there, _, needs in capacities(self.problem)
         )
 
-    def at_least(self, enough: float) -> float:
-        """Return a lower bound of the traffic, bits/s; a search for a higher one ends above ``enough``."""
+    def at_least(self, enough: float, prices: Prices | None = None) -> float:
+        """Return a lower bound of the traffic, bits/s; a search for a higher one ends above ``enough``.
+
+        ``prices``: those of a problem with the same operators and other capacities; they are replaced.
+        """
         bound = sum(bits for (u, v), bits in self.streams.items() if u in self.pinned and v not in self.possible)
         if bound > enough or len(self.possible) > _MANY or not enough > 0:
             return bound
+        prices = {} if prices is None else prices
         traffic, uses = self._cut_by(self.streams, enough), self._uses()
-        prices = [0.0] * len(uses)
-        for _ in range(_PRICES):
+        gains = deque([math.inf], maxlen=_LAST)
+        for left in reversed(range(_PRICES)):
             least, inside = _least(traffic, uses, prices)
+            gains.append(least * enough - bound)
             bound = max(bound, least * enough)
-            over = [sum(share for (u, v), share in use.items() if u in inside and v not in inside) - 1 for use in uses]
-            if bound > enough or all(x <= 0 for x in over):
+            over = {name: _across(use, inside) - 1 for name, use in uses.items()}
+            has_room = all(x <= 0 for x in over.values())
+            if bound > enough or (has_room and _across(traffic, inside) <= 1) or bound + left * max(gains) < enough:
                 break
-            step = (max(1.05, 1.1 * bound / enough) - least) / sum(x * x for x in over)
-            prices = [max(0.0, price + step * x) for price, x in zip(prices, over, strict=True)]
+            step = (max(1.05, 1.1 * bound / enough) - least) / (sum(x * x for x in over.values()) or 1.0)
+            prices.update({name: max(0.0, prices.get(name, 0.0) + step * x) for name, x in over.items()})
         return bound
 
-    def _uses(self) -> list[_Edges]:
+    def _uses(self) -> dict[str, _Edges]:
         """Return, of processor, of memory and of the traffic the other way, the share that each cut edge takes."""
         shared = (
-            (float(all_[self.host]), needs) for name, all_, _, needs in capacities(self.problem) if name in _SHARED
+            (name, float(all_[self.host]), needs)
+            for name, all_, _, needs in capacities(self.problem)
+            if name in _SHARED
         )
-        found: list[_Edges] = [
-            {(o, _OUTSIDE): needs[o] / there for o in self.possible - self.pinned}
-            for there, needs in shared
+        found: dict[str, _Edges] = {
+            name: {(o, _OUTSIDE): needs[o] / there for o in self.possible - self.pinned}
+            for name, there, needs in shared
             if 0 < there < math.inf
-        ]
+        }
         access = float(self.problem.hosts.lan_bandwidth[self.host])
         if 0 < access < math.inf:
-            found.append(self._cut_by({(v, u): bits for (u, v), bits in self.streams.items()}, access))
+            found["back"] = self._cut_by({(v, u): bits for (u, v), bits in self.streams.items()}, access)
         return found
 
     def _cut_by(self, streams: Mapping[Stream, float], unit: float) -> _Edges:
@@ -119,14 +133,20 @@ def capacities(problem: Problem) -> Iterator[tuple[str, Floats, str, list[float]
     yield "memory", hosts.memory_free, "bytes", application.room
 
 
-def _least(traffic: _Edges, uses: Sequence[_Edges], prices: Sequence[float]) -> tuple[float, Set[int]]:
+def _across(edges: _Edges, inside: Set[int]) -> float:
+    """Return the sum of the edges out of a set of nodes."""
+    return sum(share for (u, v), share in edges.items() if u in inside and v not in inside)
+
+
+def _least(traffic: _Edges, uses: Mapping[str, _Edges], prices: Prices) -> tuple[float, Set[int]]:
     """Return the least of traffic and prices, less the prices of whole capacities, and the nodes on the host."""
     edges: defaultdict[Stream, int] = defaultdict(int)
-    for price, each in ((1.0, traffic), *zip(prices, uses, strict=True)):
+    paid = {name: prices.get(name, 0.0) for name in uses}
+    for price, each in ((1.0, traffic), *((paid[name], use) for name, use in uses.items())):
         for ends, share in each.items():
             edges[ends] += int(price * share * _UNIT)
     graph = nx.DiGraph()
     graph.add_nodes_from((_INSIDE, _OUTSIDE))
     graph.add_edges_from((u, v, {"capacity": most}) for (u, v), most in edges.items() if most)
-    cut, (inside, _) = nx.minimum_cut(graph, _INSIDE, _OUTSIDE)
-    return cut / _UNIT - sum(prices), inside
+    cut, (inside, _) = nx.minimum_cut(graph, _INSIDE, _OUTSIDE, flow_func=boykov_kolmogorov)
+    return cut / _UNIT - math.fsum(paid.values()), inside

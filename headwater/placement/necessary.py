@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import MutableMapping
 
 import numpy as np
 
 from headwater.placement.cost import ROUNDING, Shortage
-from headwater.placement.hostcut import HostCut, capacities
+from headwater.placement.hostcut import HostCut, Prices, capacities
 from headwater.placement.problem import Problem
 from headwater.placement.why import Unplaceable
 
+HostPrices = MutableMapping[tuple[str, int], Prices]
+"""By direction and host."""
 
-def hopeless(problem: Problem) -> Unplaceable | None:
-    """Return the error of a problem that lacks such a capacity; None if it lacks none."""
-    return _lacking_everywhere(problem) or _overfull_access(problem)
+
+def hopeless(problem: Problem, prices: HostPrices | None = None) -> Unplaceable | None:
+    """Return the error of a problem that lacks such a capacity; None if it lacks none.
+
+    ``prices``: those found for problems with the same operators and other capacities, which make this one quicker.
+    """
+    return _lacking_everywhere(problem) or _overfull_access(problem, {} if prices is None else prices)
 
 
 def _lacking_everywhere(problem: Problem) -> Unplaceable | None:
@@ -37,7 +44,7 @@ def _lacking_everywhere(problem: Problem) -> Unplaceable | None:
     return None
 
 
-def _overfull_access(problem: Problem) -> Unplaceable | None:
+def _overfull_access(problem: Problem, prices: HostPrices) -> Unplaceable | None:
     """Return the error of a host whose LAN access is too narrow for its pinned operators, whatever else it runs."""
     application, hosts = problem.application, problem.hosts
     sent = {(u, v): application.flow((u, v), 0).bandwidth for u, v in application.streams}
@@ -52,7 +59,10 @@ def _overfull_access(problem: Problem) -> Unplaceable | None:
         for host, bits in alone.items():
             there = float(hosts.lan_bandwidth[host])
             most = there * (1 + ROUNDING)
-            if bits > most and (needed := HostCut(problem, host, streams).at_least(most)) > most:
+            if bits <= most:
+                continue
+            needed = HostCut(problem, host, streams).at_least(most, prices.setdefault((way, host), {}))
+            if needed > most:
                 short = Shortage("bandwidth", f"{way} {hosts.name(host)}", needed, there, "bits/s", host)
                 return _certain(problem, first[host], short)
     return None

@@ -9,7 +9,7 @@ result is the optimum over all hosts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,8 +67,17 @@ class Effort:
     clouds: int = 1
 
 
-def optimal(problem: Problem, effort: Effort | None = None) -> Found | None:
-    """Return the placement of least AL; None if the tables are too large."""
+def _none() -> tuple[Placement, float] | None:
+    return None
+
+
+def optimal(
+    problem: Problem, effort: Effort | None = None, other: Callable[[], tuple[Placement, float] | None] = _none
+) -> Found | None:
+    """Return the placement of least AL; None if the tables are too large.
+
+    ``other``: returns another placement and its AL; it is asked where the first search finds none.
+    """
     effort = effort or Effort()
     if problem.together:
         return _of_groups(problem, effort)
@@ -85,11 +94,13 @@ def optimal(problem: Problem, effort: Effort | None = None) -> Found | None:
         search = _Search(tables, _steps(problem, effort), math.inf if found is None else found.latency)
         search.run()
         nodes += search.nodes
-        placement = search.best or (None if found is None else found.placement)
+        placement, least = search.best or (None if found is None else found.placement), search.least
+        if placement is None and turn == 0 and (known := other()) is not None:
+            placement, least = known
         # Without stand-ins for all, only the bound of the elimination holds for all hosts.
         bound = search.bound if turn > 0 else tables.bound
-        bound = min(search.least, max(bound, 0.0 if found is None else found.bound))
-        found = Found(placement, search.least, bound, search.exhausted, nodes)
+        bound = min(least, max(bound, 0.0 if found is None else found.bound))
+        found = Found(placement, least, bound, search.exhausted, nodes)
         work += tables.eliminated.entries
         spent = turn + 1 >= effort.rounds or work > effort.work or not search.exhausted
         if found.proven or (placement is not None and spent):

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from headwater.placement.cost import Shortage, shortages
 from headwater.placement.index import Index
-from headwater.placement.necessary import hopeless
+from headwater.placement.necessary import HostPrices, hopeless
 from headwater.placement.network import Link
 from headwater.placement.problem import Application, Hosts, Ints, Placement, Problem, Stream
 from headwater.placement.queueing import Floats
 from headwater.placement.why import Unplaceable
 
-Find = Callable[[Problem], Placement | None]
+Find = Callable[[Problem, HostPrices], Placement | None]
 """Returns a placement that meets all constraints, or None."""
 
 _HALVINGS = 3
@@ -60,6 +60,27 @@ class Relaxation:
     missing: tuple[Shortage, ...]
 
 
+@dataclass
+class _Searches:
+    """Searches for placements, of which the last ones find nothing.
+
+    ``left``: how many there still are. ``prices``: those found so far, which later searches begin with.
+    """
+
+    find: Find
+    left: int
+    prices: HostPrices = field(default_factory=dict)
+
+    def placement(self, problem: Problem) -> Placement | None:
+        """Return a placement that meets all constraints, or None."""
+        self.left -= 1
+        return self.find(problem, self.prices) if self.left >= 0 else None
+
+    def is_hopeless(self, problem: Problem) -> bool:
+        """Return whether there is certainly none."""
+        return hopeless(problem, self.prices) is not None
+
+
 @dataclass(frozen=True)
 class _Kind:
     """A class of constraints: how its capacities are multiplied, and the names of its shortages."""
@@ -89,40 +110,28 @@ def explained(problem: Problem, error: Unplaceable, find: Find) -> Unplaceable:
     Returns the given one if no change of capacities, allowed hosts and levels makes a placement possible.
     """
     small, of = _reduced(problem)
-    find = _limited(find, max(_FEWEST, _WORK // len(problem.application)))
-    found = sorted(relaxations(small, find), key=lambda one: one.times)
+    searches = _Searches(find, max(_FEWEST, _WORK // len(problem.application)))
+    found = sorted(_relaxations(small, searches), key=lambda one: one.times)
     if not found:
-        several = _several(small, find)
+        several = _several(small, searches)
         return error if several is None else Unplaceable(_operator(small, several), list(several.missing))
     best, *others = found
     missing = [s if s.host is None else replace(s, host=int(of[s.host])) for s in best.missing]
     return Unplaceable(_operator(small, best), missing, also=[str(one.missing[0]) for one in others])
 
 
-def relaxations(problem: Problem, find: Find) -> Iterator[Relaxation]:
+def _relaxations(problem: Problem, searches: _Searches) -> Iterator[Relaxation]:
     """Yield the classes of constraints each of which suffices alone."""
-    kinds = [(kind, find(kind.widened(problem, math.inf))) for kind in _capacities(problem)]
-    lists = list(_lists(problem, find))
+    kinds = [(kind, searches.placement(kind.widened(problem, math.inf))) for kind in _capacities(problem)]
+    lists = list(_lists(problem, searches))
     for kind, placement in kinds:
         if placement is None or not kind.missing(problem, placement):
             continue
         if kind.name == "bandwidth":
-            yield from _narrowest(problem, kind, placement, find)
+            yield from _narrowest(problem, kind, placement, searches)
         else:
-            yield _least(problem, kind, placement, find)
+            yield _least(problem, kind, placement, searches)
     yield from lists
-
-
-def _limited(find: Find, most: int) -> Find:
-    """Return a search that finds nothing after a number of calls."""
-    left = most
-
-    def found(problem: Problem) -> Placement | None:
-        nonlocal left
-        left -= 1
-        return find(problem) if left >= 0 else None
-
-    return found
 
 
 # ------------------------------------------------------------ capacities
@@ -160,16 +169,16 @@ def _on(problem: Problem, hosts: Hosts) -> Problem:
     return replace(problem, topology=replace(problem.topology, hosts=hosts))
 
 
-def _least(problem: Problem, kind: _Kind, placement: Placement, find: Find) -> Relaxation:
+def _least(problem: Problem, kind: _Kind, placement: Placement, searches: _Searches) -> Relaxation:
     """Tighten a class again, as long as a placement is found."""
     high = _needed(kind.missing(problem, placement))
-    low = _bound(problem, kind, high)
+    low = _bound(problem, kind, high, searches)
     for turn in range(_HALVINGS):
         if math.isinf(high) or high <= low * (_ABOVE if turn else _CLOSE):
             break
         # The first placement often has the least already.
         middle = high / _CLOSE if turn == 0 else math.sqrt(low * high)
-        other = find(kind.widened(problem, middle))
+        other = searches.placement(kind.widened(problem, middle))
         missing = () if other is None else kind.missing(problem, other)
         if other is None or not missing:
             low = middle
@@ -178,24 +187,24 @@ def _least(problem: Problem, kind: _Kind, placement: Placement, find: Find) -> R
     missing = kind.missing(problem, placement)
     # One host may be enough; others were only used since they had become larger, too.
     for short in missing[:_MOST_ALONE] if len(missing) > 1 else ():
-        alone = None if short.host is None else find(kind.widened(problem, high, short.host))
+        alone = None if short.host is None else searches.placement(kind.widened(problem, high, short.host))
         if alone is not None and (fewer := kind.missing(problem, alone)) and len(fewer) < len(missing):
             placement, missing = alone, fewer
             break
     return Relaxation(kind.name, high, placement, missing)
 
 
-def _bound(problem: Problem, kind: _Kind, high: float) -> float:
+def _bound(problem: Problem, kind: _Kind, high: float, searches: _Searches) -> float:
     """Return a multiple with which no placement is possible, near the least for which that is not known."""
     low = 1.0
     for _ in range(_BOUNDS if math.isfinite(high) else 0):
         if high <= low * _ABOVE:
             break
         middle = math.sqrt(low * high)
-        if hopeless(kind.widened(problem, middle)) is None:
-            high = middle
-        else:
+        if searches.is_hopeless(kind.widened(problem, middle)):
             low = middle
+        else:
+            high = middle
     return low
 
 
@@ -207,18 +216,18 @@ def _ratio(short: Shortage) -> float:
     return short.needed / short.available if short.available > 0 else math.inf
 
 
-def _narrowest(problem: Problem, every: _Kind, placement: Placement, find: Find) -> Iterator[Relaxation]:
+def _narrowest(problem: Problem, every: _Kind, placement: Placement, searches: _Searches) -> Iterator[Relaxation]:
     """Yield each single host's access or link whose bandwidth suffices alone, else all that are needed."""
     places = dict.fromkeys((s.host, s.link) for s in every.missing(problem, placement))
     places |= dict.fromkeys((what.host, None) for what in problem.application.operators)
     found = False
     for kind in [_single(problem, *place) for place in places if place != (None, None)][:_MOST_SINGLE]:
-        alone = find(kind.widened(problem, math.inf))
+        alone = searches.placement(kind.widened(problem, math.inf))
         if alone is not None and kind.missing(problem, alone):
             found = True
-            yield _least(problem, kind, alone, find)
+            yield _least(problem, kind, alone, searches)
     if not found:
-        yield _least(problem, every, placement, find)
+        yield _least(problem, every, placement, searches)
 
 
 def _single(problem: Problem, host: int | None, link: Link | None) -> _Kind:
@@ -240,25 +249,25 @@ def _single(problem: Problem, host: int | None, link: Link | None) -> _Kind:
 # ------------------------------------------------------------ allowed hosts and levels
 
 
-def _lists(problem: Problem, find: Find) -> Iterator[Relaxation]:
+def _lists(problem: Problem, searches: _Searches) -> Iterator[Relaxation]:
     """Yield the operators that could run elsewhere, and the groups that could run on several levels."""
     application = problem.application
     listed = [o for o in application.order if _is_limited(application, o)]
     everywhere = replace(problem, application=_free(application, listed), together=(), banned=frozenset())
-    if (listed or problem.together) and find(everywhere) is None:
+    if (listed or problem.together) and searches.placement(everywhere) is None:
         return
     for o in listed:
         relaxed = replace(problem, application=_free(application, [o]))
         if o in problem.group_of:
             groups = tuple(tuple(x for x in g if x != o) for g in problem.together)
             relaxed = replace(relaxed, together=tuple(g for g in groups if len(g) > 1), banned=frozenset())
-        placement = find(relaxed)
+        placement = searches.placement(relaxed)
         if placement is not None:
             missing = [s for s in shortages(problem, placement) if s.constraint in ("allowed host", "one level")]
             if missing:
                 yield Relaxation("allowed host", _LIST, placement, tuple(missing))
     if problem.together:
-        placement = find(replace(problem, together=(), banned=frozenset()))
+        placement = searches.placement(replace(problem, together=(), banned=frozenset()))
         if placement is not None:
             missing = [s for s in shortages(problem, placement) if s.constraint == "one level"]
             if missing:
@@ -281,7 +290,7 @@ def _free(application: Application, operators: Sequence[int]) -> Application:
 # ------------------------------------------------------------ several classes at once
 
 
-def _several(problem: Problem, find: Find) -> Relaxation | None:
+def _several(problem: Problem, searches: _Searches) -> Relaxation | None:
     """Return the classes of capacities that suffice together: those that cannot be tightened again."""
     kinds = list(_capacities(problem))
 
@@ -289,7 +298,7 @@ def _several(problem: Problem, find: Find) -> Relaxation | None:
         relaxed = problem
         for kind in among:
             relaxed = kind.widened(relaxed, math.inf)
-        return find(relaxed)
+        return searches.placement(relaxed)
 
     placement = found(kinds)
     if placement is None:
@@ -347,8 +356,8 @@ def _reduced(problem: Problem) -> tuple[Problem, Ints]:
     clouds = np.flatnonzero(problem.topology.cloud)
     for zone in {problem.zone_of(h) for h in pinned} | set(clouds[:_STRONGEST].tolist()):
         kept |= set(index.front(zone, _FRONTS).hosts)
-    for field in (hosts.cpu_free, hosts.memory_free, hosts.lan_bandwidth):
-        kept |= set(np.argsort(-field, kind="stable")[:_STRONGEST].tolist())
+    for capacity in (hosts.cpu_free, hosts.memory_free, hosts.lan_bandwidth):
+        kept |= set(np.argsort(-capacity, kind="stable")[:_STRONGEST].tolist())
     numbers = np.array(sorted(kept))
     at = {int(h): n for n, h in enumerate(numbers)}
 

@@ -13,7 +13,7 @@ from headwater.placement.cost import Evaluation, evaluate, shortages
 from headwater.placement.greedy import GREEDY
 from headwater.placement.index import Indexed
 from headwater.placement.local import local_search
-from headwater.placement.necessary import hopeless
+from headwater.placement.necessary import HostPrices, hopeless
 from headwater.placement.optimal import Effort, optimal
 from headwater.placement.placing import Placing
 from headwater.placement.problem import Placement, Problem
@@ -28,7 +28,7 @@ _IMPROVED = 3
 _QUICK = ("aels", "tcep")
 """Strategies that are tried before a search."""
 _SHORT = Effort(nodes=2_000)
-_SHORTER = Effort(nodes=500, rounds=2, most=3)
+_SHORTER = Effort(nodes=300, rounds=2, most=2)
 """Of each of the many searches for a sufficient change."""
 
 
@@ -120,10 +120,20 @@ def _rescued(problem: Problem, strategy: str, plain: bool, error: Unplaceable) -
     return StrategyChoice(local_search(problem, start, search), notes=(note,))
 
 
-def any_placement(problem: Problem, effort: Effort = _SHORT) -> Placement | None:
-    """Return a placement within all constraints; None if a short search finds none."""
-    if hopeless(problem) is not None:
+def any_placement(problem: Problem, prices: HostPrices | None = None, effort: Effort = _SHORT) -> Placement | None:
+    """Return a placement within all constraints; None if a short search finds none. ``prices``: as in ``hopeless``."""
+    if hopeless(problem, prices) is not None:
         return None
+    if (found := _first(problem)) is not None:
+        return found
+    best = optimal(problem, effort)
+    if best is None or best.placement is None or shortages(problem, best.placement):
+        return None
+    return best.placement
+
+
+def _first(problem: Problem) -> Placement | None:
+    """Return the first placement within all constraints that a quick strategy finds."""
     for name in _QUICK:
         try:
             found = choose(problem, name).placement
@@ -131,10 +141,7 @@ def any_placement(problem: Problem, effort: Effort = _SHORT) -> Placement | None
             continue
         if not shortages(problem, found):
             return found
-    best = optimal(problem, effort)
-    if best is None or best.placement is None or shortages(problem, best.placement):
-        return None
-    return best.placement
+    return None
 
 
 _Strategy = Callable[[Problem, bool, dict[str, Any]], StrategyChoice]
@@ -169,7 +176,12 @@ def _start(problem: Problem) -> Placement:
 
 def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> StrategyChoice:
     effort = options.pop("effort", Effort())
-    found = optimal(problem, effort, **options)
+
+    def other() -> tuple[Placement, float] | None:
+        first = _first(problem)
+        return None if first is None else (first, evaluate(problem, first).latency)
+
+    found = optimal(problem, effort, other, **options)
     if found is None:
         note = (
             f"tables over its operators exceed {effort.entries:,} entries: this is the best placement of all other "
