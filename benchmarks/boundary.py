@@ -224,8 +224,11 @@ def profile_of(case: Case, endpoint: LocalEndpoint) -> Profile:
     operators = {}
     for id_ in flow.order:
         came = sum(rows[i] for i in flow[id_].inputs)
-        size = bytes_of_row(frames[id_].limit(SAMPLE).toArrow()) if rows[id_] else None
-        operators[id_] = OperatorProfile(selectivity=rows[id_] / came if came else 1.0, bytes_out=size)
+        selectivity, seen = rows[id_] / came if came else 1.0, frames[id_].limit(SAMPLE).toArrow()
+        operators[id_] = OperatorProfile(selectivity=selectivity)
+        if seen.num_rows:
+            columns = {name: bytes_of_row(seen.select([name])) for name in seen.column_names}
+            operators[id_] = OperatorProfile(selectivity=selectivity, bytes_out=bytes_of_row(seen), columns=columns)
     return Profile(dataflow=flow.name, operators=operators)
 
 

@@ -7,7 +7,6 @@ that they come from.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,8 +21,6 @@ from headwater.rewrite.semijoins import is_semi_join
 
 ASSUMED: Mapping[type[ops.Operator], float] = {ops.Where: 0.5, stateful.Aggregate: 0.1, stateful.CountWindow: 0.1}
 """Rows out per row in of operators without a profile; 1 for others."""
-_FIELD = re.compile(r"`?[^\W\d]\w*`?(\.`?[^\W\d]\w*`?)*")
-"""A column, or a field of a structure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,26 +136,9 @@ class FlowFigures:
         measured = self.known.operator(origin).bytes_out if origin else None
         if measured is None:
             return now
-        before = self.known.dataflow.types[origin].schema
-        found = now * measured / row_bytes(before)
-        return found if before == self.dataflow.types[id_].schema else max(found, self._picked_from(id_))
-
-    def _picked_from(self, id_: str) -> float:
-        """Return the bytes per row of an output, by those of a reader that only picks columns and fields from it.
-
-        The lengths of strings and lists are not known, so that rows scaled to the present columns may look smaller than
-        what is picked from them.
-        """
-        now, found = row_bytes(self.dataflow.types[id_].schema), 0.0
-        for reader in self.dataflow.consumers[id_]:
-            operator = self.dataflow[reader]
-            if not isinstance(operator, ops.Select) or self.origins.get(reader, reader) != reader:
-                continue
-            picked = {text.strip().lower() for _, text in operator.columns}
-            measured = self.known.operator(reader).bytes_out
-            if measured is not None and len(picked) == len(operator.columns) and all(map(_FIELD.fullmatch, picked)):
-                found = max(found, measured * max(1.0, now / row_bytes(self.dataflow.types[reader].schema)))
-        return found
+        columns = self.known.operator(origin).columns or {}
+        now = row_bytes(self.dataflow.types[id_].schema, columns)
+        return now * measured / row_bytes(self.known.dataflow.types[origin].schema, columns)
 
     def _measured_above(self, id_: str) -> str:
         """Return the nearest operator before one of which the bytes per row are measured; '' if there is none."""

@@ -26,7 +26,8 @@ Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class OperatorProfile(BaseModel):
     """One operator. ``cpu_s``: core seconds per row in. ``selectivity``: rows out per row in.
 
-    ``bytes_out``: per row, as a channel stores it. ``state_bytes``: size of its state.
+    ``bytes_out``: per row, as a channel stores it. ``columns``: bytes per row of each column by itself, of which only
+    the proportions count. ``state_bytes``: size of its state.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,6 +35,7 @@ class OperatorProfile(BaseModel):
     cpu_s: float = Field(default=ASSUMED_CPU_S, ge=0, allow_inf_nan=False)
     selectivity: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     bytes_out: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    columns: Mapping[str, Rate] | None = None
     state_bytes: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
 
@@ -110,15 +112,17 @@ _BYTES: Mapping[str, float] = {
 }  # fmt: skip
 
 
-def row_bytes(schema: Schema) -> float:
+def row_bytes(schema: Schema, columns: Mapping[str, float] | None = None) -> float:
     """Estimate the bytes of a row: 8 for most numbers and times, 20 for types without a fixed length.
 
-    A structure has those of its fields, and one more: its fields can be NULL together.
+    A structure has those of its fields, and one more: its fields can be NULL together. ``columns``: those of which the
+    bytes are measured.
     """
+    known = {name.lower(): size for name, size in (columns or {}).items()}
 
     def of(type_: DataType) -> float:
         if isinstance(type_, StructType):
             return 1.0 + sum(of(f.type) for f in type_.fields)
         return _BYTES.get(type_.text, 20.0)
 
-    return sum(of(column.type) for column in schema.columns) or 1.0
+    return sum(known.get(column.name.lower(), of(column.type)) for column in schema.columns) or 1.0

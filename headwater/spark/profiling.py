@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,11 +92,12 @@ def profile(
             raise RuntimeFailure(
                 f"'{name}' fails over its sample: {str(error).splitlines()[0]}", where=operator.where
             ) from error
-        rows = max(1, seen.rows_in)
+        rows, leaves = max(1, seen.rows_in), seen.rows_out > 0 and not isinstance(operator, Sink)
         operators[name] = OperatorProfile(
             cpu_s=ASSUMED_CPU_S if seen.cpu_s is None else seen.cpu_s,
             selectivity=1.0 if isinstance(operator, Source) else seen.rows_out / rows,
-            bytes_out=None if isinstance(operator, Sink) or not seen.rows_out else work.bytes_out(name),
+            bytes_out=work.bytes_out(name) if leaves else None,
+            columns=work.columns(name) if leaves else None,
             state_bytes=work.state_bytes.get(name, 0.0),
         )
         observe(seen)
@@ -205,6 +207,18 @@ class _Work:
         """Return the bytes of a row in files, compressed."""
         size = sum(p.stat().st_size for p in self._place(name).glob("*.parquet"))
         return size / max(1, self._rows[name])
+
+    def columns(self, name: str) -> dict[str, float]:
+        """Return the bytes of each column of a row in files, compressed."""
+        import pyarrow.parquet as pq
+
+        found: defaultdict[str, float] = defaultdict(float)
+        for path in self._place(name).glob("*.parquet"):
+            with pq.ParquetFile(path) as file:
+                groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
+                for part in (group.column(n) for group in groups for n in range(group.num_columns)):
+                    found[part.path_in_schema.partition(".")[0]] += part.total_compressed_size
+        return {column: size / max(1, self._rows[name]) for column, size in found.items()}
 
     def _reading_of(self, name: str) -> float:
         """Return the processor time of reading an operator's output, a query's start included."""
