@@ -227,8 +227,9 @@ def profile_of(case: Case, endpoint: LocalEndpoint) -> Profile:
         selectivity, seen = rows[id_] / came if came else 1.0, frames[id_].limit(SAMPLE).toArrow()
         operators[id_] = OperatorProfile(selectivity=selectivity)
         if seen.num_rows:
-            columns = {name: bytes_of_row(seen.select([name])) for name in seen.column_names}
-            operators[id_] = OperatorProfile(selectivity=selectivity, bytes_out=bytes_of_row(seen), columns=columns)
+            size = bytes_of_row(seen)
+            columns = {name: bytes_of_row(seen.select([name])) / size for name in seen.column_names}
+            operators[id_] = OperatorProfile(selectivity=selectivity, bytes_out=size, columns=columns)
     return Profile(dataflow=flow.name, operators=operators)
 
 

@@ -18,6 +18,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
 from headwater.plan.profile import ASSUMED_CPU_S, Known, OperatorProfile, Profile, row_bytes
 from headwater.rewrite.semijoins import is_semi_join
+from headwater.sql.schema import Schema
 
 ASSUMED: Mapping[type[ops.Operator], float] = {ops.Where: 0.5, stateful.Aggregate: 0.1, stateful.CountWindow: 0.1}
 """Rows out per row in of operators without a profile; 1 for others."""
@@ -136,9 +137,14 @@ class FlowFigures:
         measured = self.known.operator(origin).bytes_out if origin else None
         if measured is None:
             return now
-        columns = self.known.operator(origin).columns or {}
-        now = row_bytes(self.dataflow.types[id_].schema, columns)
-        return now * measured / row_bytes(self.known.dataflow.types[origin].schema, columns)
+        before = row_bytes(self.known.dataflow.types[origin].schema)
+        shares = {name.lower(): share for name, share in (self.known.operator(origin).columns or {}).items()}
+        if not shares:
+            return now * measured / before
+        columns = self.dataflow.types[id_].schema.columns
+        kept = sum(shares.get(c.name.lower(), row_bytes(Schema((c,))) / before) for c in columns)
+        # Columns that repeat each other have shares of more than a row in sum.
+        return measured * (min(1.0, kept) if all(c.name.lower() in shares for c in columns) else kept)
 
     def _measured_above(self, id_: str) -> str:
         """Return the nearest operator before one of which the bytes per row are measured; '' if there is none."""

@@ -26,8 +26,8 @@ Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class OperatorProfile(BaseModel):
     """One operator. ``cpu_s``: core seconds per row in. ``selectivity``: rows out per row in.
 
-    ``bytes_out``: per row, as a channel stores it. ``columns``: bytes per row of each column by itself, of which only
-    the proportions count. ``state_bytes``: size of its state.
+    ``bytes_out``: per row, as a channel stores it. ``columns``: each column's bytes by itself, as a share of the row's.
+    ``state_bytes``: size of its state.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -112,17 +112,15 @@ _BYTES: Mapping[str, float] = {
 }  # fmt: skip
 
 
-def row_bytes(schema: Schema, columns: Mapping[str, float] | None = None) -> float:
+def row_bytes(schema: Schema) -> float:
     """Estimate the bytes of a row: 8 for most numbers and times, 20 for types without a fixed length.
 
-    A structure has those of its fields, and one more: its fields can be NULL together. ``columns``: those of which the
-    bytes are measured.
+    A structure has those of its fields, and one more: its fields can be NULL together.
     """
-    known = {name.lower(): size for name, size in (columns or {}).items()}
 
     def of(type_: DataType) -> float:
         if isinstance(type_, StructType):
             return 1.0 + sum(of(f.type) for f in type_.fields)
         return _BYTES.get(type_.text, 20.0)
 
-    return sum(known.get(column.name.lower(), of(column.type)) for column in schema.columns) or 1.0
+    return sum(of(column.type) for column in schema.columns) or 1.0

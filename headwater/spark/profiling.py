@@ -209,7 +209,7 @@ class _Work:
         return size / max(1, self._rows[name])
 
     def columns(self, name: str) -> dict[str, float]:
-        """Return the bytes of each column of a row in files, compressed."""
+        """Return the share of each column in the bytes of rows in files, compressed."""
         import pyarrow.parquet as pq
 
         found: defaultdict[str, float] = defaultdict(float)
@@ -218,7 +218,8 @@ class _Work:
                 groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
                 for part in (group.column(n) for group in groups for n in range(group.num_columns)):
                     found[part.path_in_schema.partition(".")[0]] += part.total_compressed_size
-        return {column: size / max(1, self._rows[name]) for column, size in found.items()}
+        total = sum(found.values())
+        return {column: size / total for column, size in found.items()}
 
     def _reading_of(self, name: str) -> float:
         """Return the processor time of reading an operator's output, a query's start included."""

@@ -442,7 +442,10 @@ def test_rows_without_a_column_have_the_measured_bytes_of_the_others() -> None:
         return figures.bytes_out("whole"), figures.after(pruned, {}).bytes_out("whole")
 
     assert sizes(None) == (200.0, pytest.approx(200 * 49 / 69))
-    assert sizes({"TS": 8.0, "location": 2.0, "item": 180.0, "list": 10.0}) == (200.0, pytest.approx(190.0))
+    assert sizes({"TS": 0.04, "location": 0.01, "item": 0.9, "list": 0.05}) == (200.0, pytest.approx(190.0))
+    repeated = {"ts": 0.04, "location": 0.01, "item": 0.9, "list": 0.93}
+    assert sizes(repeated) == (200.0, pytest.approx(190.0)), "the list has nothing of its own"
+    assert sizes({**repeated, "item": 0.97}) == (200.0, 200.0)
 
 
 @settings(max_examples=40, deadline=None)
