@@ -65,6 +65,10 @@ def test_costs_selectivities_and_state_are_measured(endpoint: LocalEndpoint, tmp
     assert figures["slow"].cpu_s > 1e-6
     assert figures["slow"].cpu_s > figures["late"].cpu_s
     assert 1 < (figures["valid"].bytes_out or 0) < 100
+    shares = figures["valid"].columns or {}
+    assert set(shares) == {"machine", "ts", "celsius", "location"}
+    assert sum(shares.values()) == pytest.approx(1.0) and min(shares.values()) > 0
+    assert set(figures["means"].columns or {}) == {"window", "machine", "n"}
     assert Profile.from_json(found.to_json()) == found
 
 
