@@ -60,7 +60,7 @@ class Effort:
     """
 
     entries: int = 4_000_000
-    nodes: int = 4_000
+    nodes: int = 1_000
     work: int = 100_000
     rounds: int = 5
     most: int = 20
