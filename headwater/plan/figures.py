@@ -16,9 +16,8 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
-from headwater.plan.profile import ASSUMED_CPU_S, Known, OperatorProfile, Profile, row_bytes
+from headwater.plan.profile import ASSUMED_CPU_S, Known, OperatorProfile, Profile, row_bytes, value_bytes
 from headwater.rewrite.semijoins import is_semi_join
-from headwater.sql.schema import Schema
 
 ASSUMED: Mapping[type[ops.Operator], float] = {ops.Where: 0.5, stateful.Aggregate: 0.1, stateful.CountWindow: 0.1}
 """Rows out per row in of operators without a profile; 1 for others."""
@@ -142,7 +141,7 @@ class FlowFigures:
         if not shares:
             return now * measured / before
         columns = self.dataflow.types[id_].schema.columns
-        kept = sum(shares.get(c.name.lower(), row_bytes(Schema((c,))) / before) for c in columns)
+        kept = sum(shares.get(c.name.lower(), value_bytes(c.type) / before) for c in columns)
         # Columns that repeat each other have shares of more than a row in sum.
         return measured * (min(1.0, kept) if all(c.name.lower() in shares for c in columns) else kept)
 

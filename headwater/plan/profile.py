@@ -113,14 +113,15 @@ _BYTES: Mapping[str, float] = {
 
 
 def row_bytes(schema: Schema) -> float:
-    """Estimate the bytes of a row: 8 for most numbers and times, 20 for types without a fixed length.
+    """Estimate the bytes of a row; at least 1."""
+    return sum(value_bytes(column.type) for column in schema.columns) or 1.0
+
+
+def value_bytes(type_: DataType) -> float:
+    """Estimate the bytes of a value: 8 for most numbers and times, 20 for types without a fixed length.
 
     A structure has those of its fields, and one more: its fields can be NULL together.
     """
-
-    def of(type_: DataType) -> float:
-        if isinstance(type_, StructType):
-            return 1.0 + sum(of(f.type) for f in type_.fields)
-        return _BYTES.get(type_.text, 20.0)
-
-    return sum(of(column.type) for column in schema.columns) or 1.0
+    if isinstance(type_, StructType):
+        return 1.0 + sum(value_bytes(each.type) for each in type_.fields)
+    return _BYTES.get(type_.text, 20.0)
