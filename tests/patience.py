@@ -19,5 +19,7 @@ def _slowness() -> float:
     return min(max(share, 2 / len(os.sched_getaffinity(0)) * 1.5, 1.0), 6.0)
 
 
-PATIENCE = 1200.0 * _slowness()
-"""Seconds until a test gives up: far beyond need, also on one core beside other work. Only a failure takes so long."""
+PATIENCE = min(1200.0 * _slowness(), 3000.0)
+"""Seconds until a test gives up: far beyond need, also on one core beside other work. Only a failure takes so long.
+
+Less than an hour: that is the most that a request to Kafka may take."""
