@@ -72,6 +72,11 @@ class Case:
     continuum: Continuum
     tells: tuple[str, ...]
 
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """The locations of the dataflow."""
+        return self.flow.locations or self.continuum.locations
+
 
 def acme(place: Path, *, quick: bool) -> Case:
     """Return the Acme demonstration over generated readings."""
@@ -271,9 +276,7 @@ def bounds(case: Case, links: list[str], rows: pa.Table, own: Mapping[str, pa.Ta
 
     if own is None:
         lowest, root = case.continuum.layers[0].name, case.continuum.root.name
-        zones = [
-            case.continuum.covering(lowest, location) for location in case.flow.locations or case.continuum.locations
-        ]
+        zones = [case.continuum.covering(lowest, location) for location in case.locations]
         levels = {len(case.continuum.links_up(zone.name, root)) for zone in zones}
         assert len(levels) == 1, "locations of several depths"
         return {"all": levels.pop() * compressed(rows)}
@@ -293,16 +296,16 @@ def rows_of_locations(
 
     from headwater.testing import batch_result, compare
 
-    locations = case.flow.locations or case.continuum.locations
+    located = all("location" in expected[sink].column_names for sink in case.tells)
     alone = {
         location: batch_result(endpoint.session(), replace(case.flow, locations=(location,)), case.continuum)
-        for location in (locations if any("location" not in expected[sink].column_names for sink in case.tells) else ())
+        for location in (() if located else case.locations)
     }
     found = {}
     for sink in case.tells:
         rows = expected[sink]
         if "location" in rows.column_names:
-            found[sink] = {name: rows.filter(pa.compute.equal(rows["location"], name)) for name in locations}
+            found[sink] = {name: rows.filter(pa.compute.equal(rows["location"], name)) for name in case.locations}
         else:
             own = {name: tables[sink].cast(rows.schema) for name, tables in alone.items()}
             if not compare(rows, pa.concat_tables(own.values())):

@@ -142,7 +142,7 @@ class FlowFigures:
             return now * measured / before
         columns = self.dataflow.types[id_].schema.columns
         kept = sum(shares.get(c.name.lower(), value_bytes(c.type) / before) for c in columns)
-        # Columns that repeat each other have shares of more than a row in sum.
+        # The shares of columns that repeat each other add up to more than a row.
         return measured * (min(1.0, kept) if all(c.name.lower() in shares for c in columns) else kept)
 
     def _measured_above(self, id_: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import headwater as hw
@@ -49,6 +51,13 @@ def lifted(flow: Dataflow, continuum: Continuum, first: str, *cuts: Edge) -> Dep
 LOCATIONS = ("L1", "L2", "L4")
 SCHEMA = "id bigint, ts timestamp, k string, v double, tags array<string>"
 BEGIN = 1_700_000_000
+
+
+def write_names(table: Path) -> Path:
+    """Write a table of names by ``k``, in which a key occurs twice, one is in no row, and one is NULL; return it."""
+    names = [("k1", "one"), ("k1", "uno"), ("k2", "two"), (None, "nothing"), ("k99", "none")]
+    table.write_text("".join(json.dumps({"k": k, "name": name}) + "\n" for k, name in names))
+    return table
 
 
 def rows(count: int, *, seed: int, disorder: float = 3.0) -> dict[str, list[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, check_equivalent
 from headwater.testing.compare import compare
 from headwater.testing.oracle import batch_frames
-from tests.deployments.flows import CONTINUUM, FLOWS, LOCATIONS, SCHEMA, rows
+from tests.deployments.flows import CONTINUUM, FLOWS, LOCATIONS, SCHEMA, rows, write_names
 from tests.deployments.generated import dataflows
 from tests.deployments.test_generated import law, repeated
 
@@ -94,17 +93,10 @@ def everything(path: str) -> Dataflow:
     fives.group_by(hw.window("ts", "20 seconds", "15 seconds"), "k").agg(**kinds).write.memory("values")
     last = read.select("ts", "id", "v").to_layer("cloud").top_k(3, "id", per=[hw.window("ts", "30 seconds")])
     last.write.memory("newest")
-    known = up(read, True).join(builder.table.json(str(table_beside(path)), "k string, name string"), "k")
+    table = write_names(Path(path.split("{")[0]).parent / "names.json")
+    known = up(read, True).join(builder.table.json(str(table), "k string, name string"), "k")
     known.named("known").select("id", "name").write.memory("names")
     return builder.build()
-
-
-def table_beside(path: str) -> Path:
-    """Write a table in which a key occurs twice, one not at all, and one is NULL."""
-    table = Path(path.split("{")[0]).parent / "names.json"
-    names = [("k1", "one"), ("k1", "uno"), ("k2", "two"), (None, "nothing"), ("k99", "none")]
-    table.write_text("".join(json.dumps({"k": k, "name": name}) + "\n" for k, name in names))
-    return table
 
 
 def everywhere(rule: RewriteRule, flow: Dataflow) -> tuple[Dataflow, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.conftest import on_spark
 from tests.deployments.controllers import Controller, apply, running, sink_rows
-from tests.deployments.flows import SCHEMA, rows
+from tests.deployments.flows import SCHEMA, rows, write_names
 
 CONTINUUM = Continuum.from_text("""
 name: small
@@ -43,11 +42,13 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
 
 def joined(path: str, table: Path) -> Dataflow:
     """Count by name in the cloud; a key has two names, and most have none."""
-    names = [("k1", "one"), ("k1", "uno"), ("k2", "two"), (None, "nothing"), ("k99", "none")]
-    table.write_text("".join(json.dumps({"k": k, "name": name}) + "\n" for k, name in names))
     builder = hw.flow(NAME, locations=["L1", "L2"])
     timed = builder.read.json(path, SCHEMA, location_as="location").with_watermark("ts", "5 seconds").named("timed")
-    named = timed.to_layer("cloud").join(builder.table.json(str(table), "k string, name string"), "k").named("named")
+    named = (
+        timed.to_layer("cloud")
+        .join(builder.table.json(str(write_names(table)), "k string, name string"), "k")
+        .named("named")
+    )
     named.select("id", "k", "name", "location").write.memory("rows")
     named.group_by(hw.window("ts", "10 seconds"), "name").agg(n="count(*)").named("counts").write.memory("windows")
     return builder.build()
