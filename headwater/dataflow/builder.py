@@ -21,6 +21,7 @@ from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.hoist import hoist_watermarks
 from headwater.dataflow.kafkatopic import RAW, KafkaFormat, KafkaSource, SchemaDocument, StartOf, read_descriptor
+from headwater.dataflow.lookup import ReferenceTable
 from headwater.dataflow.optionlists import option_name
 from headwater.dataflow.protobufschema import columns_of_message, files_of, message_of
 from headwater.dataflow.settings import (
@@ -90,16 +91,17 @@ class DataflowBuilder(habits.NameGuard):
         """Reference tables, for ``stream.join(table, on)``."""
         return TableReader(self.name)
 
-    def sql(self, text: Statement, args: ValuesOf = None, **streams: Stream) -> Stream:
+    def sql(self, text: Statement, args: ValuesOf = None, **streams: Stream | ReferenceTable) -> Stream:
         """Return the stream of a SELECT statement of Spark SQL, as ``spark.sql`` does.
 
-        It reads streams by the names of ``.named("readings")``, or given here: ``sql("... FROM r", r=readings)``.
-        ``args`` are the values of its parameters, by name (``:low``) or a list (``?``). The statement becomes the
-        operators of the fluent API; a clause that no stream has is refused with the line to write instead.
+        It reads streams by the names of ``.named("readings")``, or given here: ``sql("... FROM r", r=readings)``. A
+        JOIN may name a reference table that is given here. ``args`` are the values of its parameters, by name
+        (``:low``) or a list (``?``). The statement becomes the operators of the fluent API; a clause that no stream has
+        is refused with the line to write instead.
         """
         given = {name.lower(): stream for name, stream in streams.items()}
 
-        def find(name: str) -> Stream | None:
+        def find(name: str) -> Stream | ReferenceTable | None:
             return given.get(name.lower()) or self._named.get(name.lower())
 
         known = (*streams, *(s.operator.id for s in self._named.values()))

@@ -89,6 +89,19 @@ READER = {
     "xml": _FILES,
 }
 """For names of PySpark's DataStreamReader and DataFrameReader."""
+_PREPARED = "nothing: prepare the rows in the file, or by the query of table.jdbc(...)"
+_STATIC = "nothing: a table has no event time; zones read its rows"
+TABLE = (
+    dict.fromkeys(("join", "crossJoin"), 'nothing: join the stream with the table, stream.join(table, "id")')
+    | dict.fromkeys(("groupBy", "groupby", "agg", "count", "distinct", "dropDuplicates", "drop_duplicates"), _PREPARED)
+    | dict.fromkeys(("orderBy", "sort", "limit", "union", "unionByName", "explode"), _PREPARED)
+    | dict.fromkeys(("show", "collect", "toPandas", "take", "first", "head", "isEmpty"), _SPARK)
+    | dict.fromkeys(("cache", "persist", "unpersist", "repartition", "coalesce", "hint"), _RUNS)
+    | dict.fromkeys(("withWatermark", "with_watermark", "to_layer", "to_zone", "require"), _STATIC)
+    | dict.fromkeys(("write", "writeStream"), "nothing: join a stream with the table, and write that")
+    | dict.fromkeys(("named", "alias", "createOrReplaceTempView"), 'nothing: f.sql("... JOIN m ON ...", m=table)')
+)
+"""For names of PySpark's DataFrame, calls on a ReferenceTable in their place."""
 _WRITE = 'parquet("out")'
 _TABLE = 'delta("out/table")'
 WRITER = {

@@ -1,11 +1,13 @@
-"""Pair two streams by the condition of a SQL join, as the operators of the fluent API."""
+"""Join a stream with another one, or with a table, by the condition of a SQL join: as operators of the fluent API."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from headwater.core.errors import DataflowError
+from headwater.dataflow.columnmethods import ColumnMethods
+from headwater.dataflow.lookup import ReferenceTable
 from headwater.dataflow.stream import Stream
 from headwater.dataflow.types import is_time
 from headwater.sql.columnnames import free_name
@@ -19,6 +21,12 @@ from headwater.sql.scope import Scope, ScopeColumn, all_of, conjuncts, contains
 from headwater.sql.statement import JoinKind, RankCall
 from headwater.sql.syntax import CaseWhen, Name, PredicateCall, SyntaxNode
 
+_NO_OPERATOR = "Headwater has no operator for it"
+_KINDS: dict[JoinKind, str] = {"left_semi": "LEFT SEMI", "left_anti": "LEFT ANTI"}
+_INSTEAD: dict[JoinKind, str] = {
+    "left_semi": "write a JOIN b and SELECT DISTINCT the columns of a; with a reference table, it works",
+    "left_anti": "write a LEFT JOIN b ON ... WHERE b.ts IS NULL; with a reference table, it works",
+}
 _BOUND = "AND b.ts BETWEEN a.ts - INTERVAL 1 MINUTE AND a.ts + INTERVAL 1 MINUTE"
 NO_TIME = (
     'declare it where the stream is read, .with_watermark("ts", "10 seconds"), '
@@ -28,10 +36,13 @@ NO_TIME = (
 
 ScopedStream: TypeAlias = tuple[Stream, Scope]
 """A stream, and the relations whose columns it has."""
+ScopedTable: TypeAlias = tuple[ReferenceTable, Scope]
+"""A table, and the relation whose columns it has."""
+Rows = TypeVar("Rows", bound=ColumnMethods)
 
 
-def filtered(stream: Stream, condition: SyntaxNode) -> Stream:
-    """Keep the rows of a stream for which a condition over its columns is true."""
+def filtered(stream: Rows, condition: SyntaxNode) -> Rows:
+    """Keep the rows of a stream or table for which a condition over its columns is true."""
     if has_aggregate(condition):
         raise DataflowError("WHERE has an aggregate", hint="filter groups by HAVING count(*) > 5")
     if contains(condition, RankCall):
@@ -41,6 +52,8 @@ def filtered(stream: Stream, condition: SyntaxNode) -> Stream:
 
 def paired(one: ScopedStream, other: ScopedStream, condition: SyntaxNode, *, how: JoinKind, alias: str) -> ScopedStream:
     """Pair the rows of two streams; ``alias``: a name of the right stream, for columns whose names both have."""
+    if how not in ("inner", "left"):
+        raise DataflowError(f"{_KINDS[how]} JOIN of streams: {_NO_OPERATOR}", hint=_INSTEAD[how])
     (left, mine), (right, theirs) = one, other
     times = []
     for stream in (left, right):
@@ -49,7 +62,7 @@ def paired(one: ScopedStream, other: ScopedStream, condition: SyntaxNode, *, how
         times.append(stream.shape.event_time.column)
     by_window = not any(is_time(s.schema.column(t).type) for s, t in zip((left, right), times, strict=True))
     parts = list(conjuncts(condition))
-    terms = _terms(condition, mine, theirs, times)
+    terms = _terms(condition, mine, theirs, (times[0], times[1]))
     if by_window and terms.earliest == terms.latest == "0 seconds":
         terms.keys.insert(0, (times[0], times[1]))
     _check(terms, times, alias, by_window=by_window, how=how)
@@ -85,10 +98,69 @@ def paired(one: ScopedStream, other: ScopedStream, condition: SyntaxNode, *, how
     return joined, scope
 
 
-def _terms(condition: SyntaxNode, mine: Scope, theirs: Scope, times: list[str]) -> JoinTerms:
+def looked_up(
+    one: ScopedStream, other: ScopedTable, condition: SyntaxNode, *, how: JoinKind, alias: str, once: bool = False
+) -> ScopedStream:
+    """Join a stream with a table; ``alias``: a name of the table, for columns whose names both have.
+
+    ``once``: the result has no keys of the table, since they are those of the stream.
+    """
+    (stream, mine), (table, theirs) = one, other
+    parts = list(conjuncts(condition))
+    terms = _terms(condition, mine, theirs, None)
+    if not terms.keys:
+        raise DataflowError("the join with a table has no equal columns", hint="write ON a.k = b.k")
+    if (terms.both and how != "inner") or (terms.left and how in ("left", "left_anti")):
+        raise DataflowError(
+            "a condition of the join is neither on the table alone, nor equal columns",
+            hint="only an inner join can have it: filter the stream before the join, or the result after it",
+        )
+    if terms.left:
+        stream = filtered(stream, mine.resolve(all_of([parts[n] for n in terms.left])))
+    if terms.right:
+        table = filtered(table, theirs.resolve(all_of([parts[n] for n in terms.right])))
+    keys: dict[str, str] = {}
+    for key, theirs_ in terms.keys:
+        if (first := keys.setdefault(key, theirs_)).lower() != theirs_.lower():
+            table = table.where(f"{quoted(first)} = {quoted(theirs_)}")
+    # Rows without a partner have no value of its keys, so these are columns of their own.
+    apart = how == "left" and not once
+    copied = {r.lower() for r in keys.values()} if apart else frozenset[str]()
+    used = [*stream.columns]
+    names = {theirs_.lower(): key for key, theirs_ in keys.items()}
+    pairs = [(key, quoted(theirs_)) for key, theirs_ in keys.items()]
+    for column in table.columns if how in ("inner", "left") else ():
+        if column.lower() in names and column.lower() not in copied:
+            continue
+        taken = column.lower() in {u.lower() for u in used}
+        name = free_name(f"{alias or 'right'}_{column}", [*used, *table.columns]) if taken else column
+        used.append(name)
+        names[column.lower()] = name
+        pairs.append((name, quoted(column)))
+    if [(name, quoted(name)) for name in table.columns] != pairs:
+        table = table.select(*(f"{value} AS {quoted(name)}" for name, value in pairs))
+    joined = stream.join(table, tuple(keys), how=how)
+    if how not in ("inner", "left"):
+        return joined, mine
+
+    def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
+        if not isinstance(node, Name) or node.parts[0].lower() in bound:
+            return None
+        return Name((names[node.parts[0].lower()], *node.parts[1:]))
+
+    moved = (
+        replace(r, columns=tuple(replace(c, value=mapped(c.value, place)) for c in r.columns)) for r in theirs.relations
+    )
+    scope = Scope((*mine.relations, *moved))
+    if terms.both:
+        joined = filtered(joined, scope.resolve(all_of([parts[n] for n in terms.both])))
+    return joined, scope
+
+
+def _terms(condition: SyntaxNode, mine: Scope, theirs: Scope, times: tuple[str, str] | None) -> JoinTerms:
     """Sort the parts of a condition, whose names get the side of their column."""
     both = Scope((*_sided(mine, LEFT).relations, *_sided(theirs, RIGHT).relations))
-    return join_terms(both.resolve(condition), *times)
+    return join_terms(both.resolve(condition), times)
 
 
 def _check(terms: JoinTerms, times: list[str], alias: str, *, by_window: bool, how: str) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, Self, TypeAlias
 
 from headwater.core.errors import DataflowError
 from headwater.core.text import cut
+from headwater.dataflow import habits
+from headwater.dataflow.columnmethods import ColumnMethods
 from headwater.dataflow.databaserows import DatabaseRows
 from headwater.dataflow.operators import Operator, checked_schema
-from headwater.dataflow.settings import Duration, Place, TableContent
+from headwater.dataflow.settings import Condition, Duration, Place, Projections, TableContent, chained, text_of
 from headwater.dataflow.tablesources import Version
 from headwater.dataflow.types import StreamType
-from headwater.sql.schema import Schema
+from headwater.sql.expressions import Expression, check, check_condition, parse_projection
+from headwater.sql.rewrite import substitute
+from headwater.sql.schema import Column, Schema
+from headwater.sql.statement import JoinKind
 
 TableFormat: TypeAlias = Literal["csv", "json", "parquet", "delta", "jdbc"]
-TableJoin: TypeAlias = Literal["inner", "left", "left_semi", "left_anti"]
 
 MOST_EMBEDDED = 2**20
 """Bytes of a table's file that becomes part of the dataflow: stored plans and each unit's order have a copy of it."""
@@ -27,12 +31,13 @@ _UNEQUAL = ("float", "double")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReferenceTable:
+class ReferenceTable(ColumnMethods):
     """A reference table: its files or its database, with the columns.
 
     ``embedded``: the file itself (base64), where it is part of the dataflow; else each zone reads ``path``, which is
     the directory of a Delta table, and the JDBC URL of a ``database``. ``version``: that of a Delta table; None: the
-    newest one. ``refresh``: how often a zone looks for a change; None: never.
+    newest one. ``refresh``: how often a zone looks for a change; None: never. ``condition``: the rows that are kept,
+    ``projection``: the columns computed of these, both over the columns of ``schema_text``; None: all.
     """
 
     format: TableFormat
@@ -43,6 +48,55 @@ class ReferenceTable:
     refresh: Duration | None = None
     version: Version | None = None
     database: DatabaseRows | None = None
+    condition: str | None = None
+    projection: tuple[tuple[str, str], ...] | None = None
+
+    def _unknown(self, name: str) -> habits.UnknownName:
+        return habits.missing(name, self, habits.TABLE, where=f"table '{self._shown}'", columns=self.columns)
+
+    def _place_of(self, method: str) -> str:
+        return f"{method} of table '{self._shown}'"
+
+    @property
+    def _shown(self) -> str:
+        return cut(self.path, 200)
+
+    @property
+    def schema(self) -> Schema:
+        """The columns and their types."""
+        return table_schema(self, where=f"table '{self._shown}'")
+
+    def where(self, condition: Condition) -> Self:
+        """Keep the rows for which the condition is true."""
+        where = self._place_of("where")
+        found = check_condition(text_of(condition), self.schema, where=where)
+        _require_deterministic(found, where)
+        text = found.text if self.projection is None else self._over_file(found.text)
+        return replace(self, condition=text if self.condition is None else f"({self.condition}) AND ({text})")
+
+    filter = where
+
+    def select(self, *columns: Projections) -> Self:
+        """Compute columns: ``select("id", "upper(kind) AS kind")``."""
+        where, schema = self._place_of("select"), self.schema
+        items = [item for text in chained(columns) for item in parse_projection(text, schema, where=where)]
+        return self._computed(tuple((name, found.text) for name, found in items))
+
+    selectExpr = select
+
+    def _computed(self, columns: tuple[tuple[str, str], ...]) -> Self:
+        where, schema = self._place_of("select"), self.schema
+        checked = [(name, check(text, schema, where=where)) for name, text in columns]
+        for _, found in checked:
+            _require_deterministic(found, where)
+        pairs = tuple((n, e.text if self.projection is None else self._over_file(e.text)) for n, e in checked)
+        made = replace(self, projection=pairs)
+        _ = made.schema  # raises for names that are there twice
+        return made
+
+    def _over_file(self, text: str) -> str:
+        """Return an expression over the columns of the file."""
+        return substitute(text, dict(self.projection or ()), Schema.parse(self.schema_text))
 
     def with_file(self) -> ReferenceTable:
         """Return the table with its file in it, where that is one small local file that is not to be refreshed."""
@@ -58,6 +112,33 @@ class ReferenceTable:
             return self  # such as a path that only the zones have
 
 
+def table_schema(table: ReferenceTable | Lookup, *, where: str) -> Schema:
+    """Return the columns of a table's rows; raise DataflowError where they cannot be computed of its file's columns."""
+    schema = Schema.parse(table.schema_text)
+    if table.condition is not None:
+        _require_deterministic(check_condition(table.condition, schema, where=where), where)
+    if table.projection is None:
+        return schema
+    columns = []
+    for name, text in table.projection:
+        found = check(text, schema, where=where)
+        _require_deterministic(found, where)
+        columns.append(Column(name, found.type))
+    try:
+        return Schema(tuple(columns))
+    except DataflowError as error:
+        raise DataflowError(error.what, where=where, hint=error.hint or "name each column once") from error
+
+
+def _require_deterministic(found: Expression, where: str) -> None:
+    if not found.deterministic or "input_file_name(" in found.text:
+        raise DataflowError(
+            f"{found.text} gives a new value in each evaluation",
+            where=where,
+            hint="take the value from the table: each zone reads it by itself",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lookup(Operator):
     """Add the columns of a reference table's rows with equal keys; a row has a result for each of them.
@@ -69,9 +150,9 @@ class Lookup(Operator):
 
     kind: ClassVar[str] = "lookup"
     shown: ClassVar[tuple[str, ...]] = ("on", "path")
-    newer: ClassVar[frozenset[str]] = frozenset({"version", "database"})
+    newer: ClassVar[frozenset[str]] = frozenset({"version", "database", "condition", "projection"})
     on: tuple[str, ...]
-    how: TableJoin = "inner"
+    how: JoinKind = "inner"
     format: TableFormat
     path: Place
     schema_text: str
@@ -80,11 +161,13 @@ class Lookup(Operator):
     refresh: Duration | None = None
     version: Version | None = None
     database: DatabaseRows | None = None
+    condition: str | None = None
+    projection: tuple[tuple[str, str], ...] | None = None
 
     @property
     def table(self) -> Schema:
         """The table's columns."""
-        return Schema.parse(self.schema_text)
+        return table_schema(self, where=self.where)
 
     @property
     def adds_columns(self) -> bool:

@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 from headwater.core.errors import DataflowError
 from headwater.dataflow import stateful
-from headwater.dataflow.joining import NO_TIME, ScopedStream, filtered, paired
+from headwater.dataflow.joining import NO_TIME, Rows, ScopedStream, ScopedTable, filtered, looked_up, paired
+from headwater.dataflow.lookup import ReferenceTable
 from headwater.dataflow.stream import Stream
 from headwater.dataflow.types import is_time
 from headwater.sql.columnnames import free_name, spark_name
@@ -62,13 +63,17 @@ class _Column:
     at: int
 
 
-def translate(query: Query, text: str, find: Callable[[str], Stream | None], known: tuple[str, ...]) -> Stream:
-    """Return the stream of a statement; ``find`` returns a stream by its name, ``known`` are the names."""
+def translate(
+    query: Query, text: str, find: Callable[[str], Stream | ReferenceTable | None], known: tuple[str, ...]
+) -> Stream:
+    """Return the stream of a statement; ``find`` returns a stream or table by its name, ``known`` are the names."""
     return _Translator(text, find, known).stream(query, {})
 
 
 class _Translator:
-    def __init__(self, text: str, find: Callable[[str], Stream | None], known: tuple[str, ...]) -> None:
+    def __init__(
+        self, text: str, find: Callable[[str], Stream | ReferenceTable | None], known: tuple[str, ...]
+    ) -> None:
         self._text = text
         self._find = find
         self._known = known
@@ -143,7 +148,7 @@ class _Translator:
             stream = self._project(stream, columns)
         return self._distinct(stream, query.at) if query.distinct else stream
 
-    def _project(self, stream: Stream, columns: list[_Column]) -> Stream:
+    def _project(self, stream: Rows, columns: list[_Column]) -> Rows:
         texts = []
         for column in columns:
             with self._at(column.at):
@@ -222,6 +227,11 @@ class _Translator:
                 self._done[view] = self.stream(view.query, view.views)
             return self._done[view]
         stream = self._find(name)
+        if isinstance(stream, ReferenceTable):
+            raise self._error(
+                at, f"{name!r} is a reference table, and no stream",
+                "join a stream with it: FROM readings r JOIN machines m ON r.machine = m.machine",
+            )  # fmt: skip
         if stream is None:
             near = suggest(name, (*self._known, *views), kind="streams")
             error = UnknownStream(
@@ -246,10 +256,69 @@ class _Translator:
     # ------------------------------------------------------------ JOIN
 
     def _join(self, source: JoinRelation, views: _Views, hint: PlaceHint) -> ScopedStream:
+        if not isinstance(source.left, JoinRelation) and (first := self._table(source.left, views)) is not None:
+            return self._turned(source, first, source.left.alias, views, hint)
         left = self._relation(source.left, views, hint)
+        table = self._table(source.right, views)
+        if table is not None:
+            with self._at(source.on.at):
+                return looked_up(left, table, source.on.node, how=source.how, alias=source.right.alias)
         right = self._relation(source.right, views, hint)
-        with self._at(source.on.at):
+        with self._at(source.on.at if source.how in ("inner", "left") else source.at):
             return paired(left, right, source.on.node, how=source.how, alias=source.right.alias)
+
+    def _turned(
+        self, source: JoinRelation, table: ScopedTable, alias: str, views: _Views, hint: PlaceHint
+    ) -> ScopedStream:
+        """Join a reference table with a stream."""
+        if source.how != "inner":
+            raise self._error(
+                source.left.at, "a reference table's rows without a partner have no time at which they are known",
+                "begin with the stream: FROM readings r LEFT JOIN machines m ON r.machine = m.machine",
+            )  # fmt: skip
+        stream = self._relation(source.right, views, hint)
+        with self._at(source.on.at):
+            joined, scope = looked_up(stream, table, source.on.node, how="inner", alias=alias)
+        *mine, theirs = scope.relations
+        return joined, Scope((theirs, *mine))
+
+    def _table(self, source: StreamRelation | QueryRelation, views: _Views) -> ScopedTable | None:
+        """Return a relation that is a reference table; None: it is a stream."""
+        query, known = self._inner(source, views)
+        if query is not None:
+            table = self._of_table(query, known)
+        else:
+            found = self._find(source.name) if isinstance(source, StreamRelation) else None
+            table = found if isinstance(found, ReferenceTable) else None
+        if table is None:
+            return None
+        if isinstance(source, StreamRelation) and source.watermark is not None:
+            raise self._error(source.at, "a reference table has no event time", "leave out WATERMARK")
+        return table, _scope(source.alias, table)
+
+    def _of_table(self, query: Query, views: _Views) -> ReferenceTable | None:
+        """Return the rows of a query whose FROM is a reference table; None: it is a stream."""
+        if isinstance(query, WithQuery):
+            for name, one in query.named:
+                views = {**views, name.lower(): _View(one, views)}
+            return self._of_table(query.body, views)
+        if not isinstance(query, SelectQuery) or isinstance(query.source, JoinRelation):
+            return None
+        of = self._table(query.source, views)
+        if of is None:
+            return None
+        table, scope = of
+        asked = (query.groups, query.group_all, query.having, query.qualify, query.distinct, query.views)
+        if any(asked) or query.hint != PlaceHint() or any(has_aggregate(item.node) for item in query.items):
+            raise self._error(
+                query.items[0].at, "a query of a reference table has more than columns and WHERE",
+                "write SELECT columns FROM table WHERE condition, or prepare the rows in the table",
+            )  # fmt: skip
+        if query.where is not None:
+            with self._at(query.where.at):
+                table = filtered(table, scope.resolve(query.where.node))
+        columns, _ = self._columns(query, scope, table)
+        return self._project(table, columns)
 
     # ------------------------------------------------------------ SELECT
 
@@ -257,7 +326,7 @@ class _Translator:
         with self._at(clause.at):
             return filtered(stream, resolve(clause.node))
 
-    def _columns(self, query: SelectQuery, scope: Scope, stream: Stream) -> tuple[list[_Column], bool]:
+    def _columns(self, query: SelectQuery, scope: Scope, stream: Stream | ReferenceTable) -> tuple[list[_Column], bool]:
         """Return the columns of the result, and whether there is a star, whose columns need no projection."""
         found: list[_Column] = []
         whole = False
@@ -275,7 +344,7 @@ class _Translator:
                 found.append(_Column(name, value, item.at))
         return found, whole
 
-    def _star(self, item: SelectItem, scope: Scope, stream: Stream) -> tuple[ScopeColumn, ...]:
+    def _star(self, item: SelectItem, scope: Scope, stream: Stream | ReferenceTable) -> tuple[ScopeColumn, ...]:
         assert isinstance(item.node, Star)
         parts = item.node.parts
         if parts and scope.relation(parts[0]) is None:
@@ -418,7 +487,7 @@ class _Translator:
         return stream, [replace(c, value=Name((name,))) if c.value == call else c for c in columns]
 
 
-def _scope(alias: str, stream: Stream) -> Scope:
+def _scope(alias: str, stream: Stream | ReferenceTable) -> Scope:
     return Scope.of(alias, tuple(ScopeColumn(c, Name((c,))) for c in stream.columns))
 
 

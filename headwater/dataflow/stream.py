@@ -19,7 +19,7 @@ from headwater.dataflow.backfill import backfilled
 from headwater.dataflow.builtin import BuiltinFunction
 from headwater.dataflow.grouped import Grouped
 from headwater.dataflow.keys import KeyExpression, Keys
-from headwater.dataflow.lookup import Lookup, ReferenceTable, TableJoin
+from headwater.dataflow.lookup import Lookup, ReferenceTable
 from headwater.dataflow.pairs import pair_fold, pairing
 from headwater.dataflow.recognition import recognition
 from headwater.dataflow.rowwindows import Counted, Windowed
@@ -46,6 +46,7 @@ from headwater.dataflow.writer import Writer
 from headwater.sql.columnnames import free_name
 from headwater.sql.lexer import quoted
 from headwater.sql.rewrite import ranks, row_struct
+from headwater.sql.statement import JoinKind
 
 _NUMBER = re.compile(r"([0-9.]+)")
 
@@ -141,7 +142,7 @@ class Stream(StreamBase):
         *,
         within: Bound | None = None,
         between: tuple[Bound, Bound] | None = None,
-        how: TableJoin = "inner",
+        how: JoinKind = "inner",
     ) -> Stream:
         """Pair rows of equal keys whose event times are near.
 
@@ -323,16 +324,6 @@ class Stream(StreamBase):
     def distinct(self) -> Stream:
         """Drop rows equal in all columns to one seen within the watermark's delay."""
         return self.drop_duplicates()
-
-    def toDF(self, *names: ColumnName) -> Stream:
-        """Give all columns new names, in their order."""
-        if len(names) != len(self.columns):
-            raise DataflowError(
-                f"{len(names)} names for {len(self.columns)} columns",
-                where=self._place_of("toDF"),
-                hint=f"the columns are {cut(', '.join(self.columns), 600)}",
-            )
-        return self._then(ops.Select, columns=tuple(zip(names, map(quoted, self.columns), strict=True)))
 
     # ------------------------------------------------------------ sinks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self, TypeVar
@@ -11,10 +11,10 @@ from typing import Any, NoReturn, Protocol, Self, TypeVar
 from headwater.core.errors import DataflowError, HeadwaterError
 from headwater.core.place import in_words, place_of_zone, zone_named
 from headwater.core.requirement import Requirement
-from headwater.core.text import cut
 from headwater.dataflow import habits, sinks, stateful
 from headwater.dataflow import operators as ops
 from headwater.dataflow.builtin import BuiltinFunction
+from headwater.dataflow.columnmethods import ColumnMethods
 from headwater.dataflow.function import PythonFunction, accepts
 from headwater.dataflow.predictor import predictor
 from headwater.dataflow.settings import (
@@ -24,7 +24,6 @@ from headwater.dataflow.settings import (
     ComputedByName,
     Condition,
     Label,
-    NewNames,
     Place,
     Projections,
     SchemaOf,
@@ -61,7 +60,7 @@ class Registry(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class StreamBase(habits.NameGuard):
+class StreamBase(ColumnMethods):
     """A stream with a known schema, and the operators of which all other methods are composed."""
 
     builder: Registry
@@ -88,27 +87,11 @@ class StreamBase(habits.NameGuard):
         """The columns and their types."""
         return self.shape.schema
 
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns."""
-        return list(self.shape.schema.names)
-
-    @property
-    def dtypes(self) -> list[tuple[str, str]]:
-        """The names of the columns and their types, as text."""
-        return [(column.name, column.type.text) for column in self.schema.columns]
-
     isStreaming = True
 
     def __getitem__(self, name: str) -> NoReturn:
         """Refuse ``stream["v"]`` with the line to write."""
         raise self._unknown(str(name))
-
-    def print_schema(self) -> None:
-        """Print the columns and their types as PySpark does."""
-        print("root")
-        for column in self.schema.columns:
-            print(f" |-- {column.name}: {column.type.text}")
 
     # ------------------------------------------------------------ place and name
 
@@ -189,22 +172,6 @@ class StreamBase(habits.NameGuard):
         free = next(n for n in names if n.lower() not in taken)
         return self.explode(exploded.array, free, outer=exploded.outer), free
 
-    def with_columns(self, **columns: Computed) -> Self:
-        """Add columns, or replace those of the same name: ``with_columns(twice="v * 2")``."""
-        given = {k.lower(): (k, text_of(v)) for k, v in columns.items()}
-        if len(given) < len(columns):
-            raise DataflowError(
-                "two columns differ only by case",
-                where=f"with_columns after '{self.operator.id}'",
-                hint="names ignore case: name each once",
-            )
-        pairs = [given.pop(c.lower(), (c, quoted(c))) for c in self.columns]
-        return self._then(ops.Select, columns=tuple((*pairs, *given.values())))
-
-    def withColumn(self, name: ColumnName, column: Computed) -> Self:
-        """Add a column, or replace that of the same name: ``withColumn("twice", F.col("v") * 2)``."""
-        return self.withColumns({name: column})
-
     def withColumns(self, columns: ComputedByName) -> Self:
         """Add columns, or replace those of the same name: ``withColumns({"twice": F.col("v") * 2})``."""
         stream, plain = self, dict[str, Any]()
@@ -218,31 +185,6 @@ class StreamBase(habits.NameGuard):
         added = stream.with_columns(**plain)
         extra = [c for c in stream.columns if c not in self.columns and c not in columns]
         return added.drop(*extra) if extra else added
-
-    def withColumnRenamed(self, existing: ColumnName, new: ColumnName) -> Self:
-        """Rename a column."""
-        return self.withColumnsRenamed({existing: new})
-
-    def withColumnsRenamed(self, names: NewNames) -> Self:
-        """Rename columns: ``withColumnsRenamed({"v": "value"})``."""
-        self._require_columns(names, "withColumnsRenamed")
-        new = {existing.lower(): name for existing, name in names.items()}
-        return self._then(ops.Select, columns=tuple((new.get(c.lower(), c), quoted(c)) for c in self.columns))
-
-    def drop(self, *columns: ColumnName) -> Self:
-        """Drop columns."""
-        self._require_columns(columns, "drop")
-        gone = {c.lower() for c in columns}
-        return self._then(ops.Select, columns=tuple((c, quoted(c)) for c in self.columns if c.lower() not in gone))
-
-    def _require_columns(self, names: Iterable[str], method: str) -> None:
-        unknown = {c.lower() for c in names} - {c.lower() for c in self.columns}
-        if unknown:
-            raise DataflowError(
-                f"no column {cut(', '.join(sorted(unknown)), 200)}",
-                where=self._place_of(method),
-                hint=f"the columns are {cut(', '.join(self.columns), 600)}",
-            )
 
     def explode(
         self, expression: Computed, alias: ColumnName, *, position: ColumnName | None = None, outer: bool = False
@@ -338,7 +280,6 @@ class StreamBase(habits.NameGuard):
 
     selectExpr = select
     mapInArrow = map_batches
-    printSchema = print_schema
 
     # ------------------------------------------------------------ appending operators
 
@@ -346,6 +287,9 @@ class StreamBase(habits.NameGuard):
         """Return whether the event time is a time, and not a window."""
         time = self.shape.event_time
         return time is not None and is_time(self.schema.column(time.column).type)
+
+    def _computed(self, columns: tuple[tuple[str, str], ...]) -> Self:
+        return self._then(ops.Select, columns=columns)
 
     def _then(self, cls: type[ops.Operator], others: Sequence[Self] = (), **settings: Any) -> Self:
         """Append an operator, checked against its inputs."""

@@ -1,4 +1,4 @@
-"""A DataFrame of a job as a stream: the relations whose columns it has, for names such as ``left.id``."""
+"""A DataFrame of a job as a stream or a table: the relations whose columns it has, for names such as ``left.id``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from headwater.core.errors import DataflowError
+from headwater.dataflow.lookup import ReferenceTable
 from headwater.dataflow.stream import Stream
 from headwater.sql.columnnames import free_name
 from headwater.sql.columns import ExpressionMessages, Message, attribute_parts
@@ -17,20 +18,31 @@ from headwater.sql.syntax import Alias, Name, SyntaxNode
 
 @dataclass(frozen=True)
 class JobFrame:
-    """A stream, its relations, and for each of these the numbers of the plans that it comes from.
+    """A stream or a table, its relations, and for each of these the numbers of the plans that it comes from.
 
-    One relation is an ordinary DataFrame; several are a join, in which two columns may have one name.
+    One relation is an ordinary DataFrame; several are a join, in which two columns may have one name. A static
+    DataFrame is a reference table.
     """
 
-    stream: Stream
+    rows: Stream | ReferenceTable
     scope: Scope
     plans: tuple[frozenset[int], ...]
 
     @classmethod
-    def of(cls, stream: Stream, plans: Iterable[int], alias: str = "") -> JobFrame:
+    def of(cls, rows: Stream | ReferenceTable, plans: Iterable[int], alias: str = "") -> JobFrame:
         """Return a frame of one relation."""
-        columns = tuple(ScopeColumn(c, Name((c,))) for c in stream.columns)
-        return cls(stream, Scope.of(alias, columns), (frozenset(plans),))
+        columns = tuple(ScopeColumn(c, Name((c,))) for c in rows.columns)
+        return cls(rows, Scope.of(alias, columns), (frozenset(plans),))
+
+    @property
+    def stream(self) -> Stream:
+        """The stream; raise DataflowError for a static DataFrame."""
+        if isinstance(self.rows, ReferenceTable):
+            raise DataflowError(
+                "a static DataFrame is read as a reference table, which has columns and filters only",
+                hint='join a stream with it: readings.join(machines, "machine")',
+            )
+        return self.rows
 
     @property
     def all_plans(self) -> frozenset[int]:
@@ -42,13 +54,13 @@ class JobFrame:
         """Names of the columns, in order."""
         return [c.name for c in self.scope.star]
 
-    def over(self, stream: Stream) -> JobFrame:
-        """Return the frame with a stream of the same columns."""
-        return replace(self, stream=stream)
+    def over(self, rows: Stream | ReferenceTable) -> JobFrame:
+        """Return the frame with a stream or table of the same columns."""
+        return replace(self, rows=rows)
 
-    def then(self, stream: Stream) -> JobFrame:
+    def then(self, rows: Stream | ReferenceTable) -> JobFrame:
         """Return a frame of other columns."""
-        return JobFrame.of(stream, self.all_plans)
+        return JobFrame.of(rows, self.all_plans)
 
     def resolve(self, node: SyntaxNode) -> SyntaxNode:
         """Replace names by the columns of the stream."""
@@ -72,8 +84,8 @@ class JobFrame:
             )
         return Name((owners[0].alias, *attribute_parts(part.unparsed_identifier)))
 
-    def flat(self, what: str) -> Stream:
-        """Return the stream with the columns under their own names; ``what`` needs these."""
+    def flat(self, what: str) -> Stream | ReferenceTable:
+        """Return the stream or table with the columns under their own names; ``what`` needs these."""
         star = self.scope.star
         names = [c.name for c in star]
         lower = [n.lower() for n in names]
@@ -83,9 +95,9 @@ class JobFrame:
                 f"two columns are called {double!r}, so {what} is ambiguous",
                 hint=f'drop one, .drop(b["{double}"]), or select columns with names of their own',
             )
-        if all(c.value == Name((c.name,)) for c in star) and names == self.stream.columns:
-            return self.stream
-        return self.stream.select(*(f"{printed(c.value)} AS {quoted(c.name)}" for c in star))
+        if all(c.value == Name((c.name,)) for c in star) and names == self.rows.columns:
+            return self.rows
+        return self.rows.select(*(f"{printed(c.value)} AS {quoted(c.name)}" for c in star))
 
     def flattened(self, what: str) -> JobFrame:
         """Return the frame over ``flat(what)``, with its relations."""
@@ -93,7 +105,7 @@ class JobFrame:
             replace(r, columns=tuple(ScopeColumn(c.name, Name((c.name,))) for c in r.columns))
             for r in self.scope.relations
         )
-        return replace(self, stream=self.flat(what), scope=Scope(relations))
+        return replace(self, rows=self.flat(what), scope=Scope(relations))
 
 
 def named(frame: JobFrame, otherwise: str, taken: Iterable[str]) -> JobFrame:

@@ -12,8 +12,9 @@ from headwater.core.errors import DataflowError
 from headwater.core.text import cut, shown
 from headwater.dataflow import habits
 from headwater.dataflow.builder import DataflowBuilder
-from headwater.dataflow.joining import filtered, paired
+from headwater.dataflow.joining import ScopedStream, filtered, looked_up, paired
 from headwater.dataflow.keys import KeyExpression, key_of
+from headwater.dataflow.lookup import ReferenceTable
 from headwater.dataflow.stateful import SessionWindow, TimeWindow
 from headwater.dataflow.stream import Stream
 from headwater.frames.functions import in_pandas
@@ -21,6 +22,7 @@ from headwater.frames.jobframe import JobFrame, named
 from headwater.frames.kafkaoptions import topic_settings
 from headwater.frames.pickled import calling, unpickled
 from headwater.frames.pythoncolumns import PythonColumns
+from headwater.frames.statictables import file_table, local_table
 from headwater.frames.types import columns_text, source_schema, spark_json, type_of
 from headwater.sql.columns import ExpressionMessages, Message, expression_tree
 from headwater.sql.expressions import check
@@ -35,11 +37,14 @@ LAYER, REQUIREMENT = "headwater_layer", "headwater_require"
 """Names of hints: Spark ignores hints that it does not know, so the same code runs on it."""
 _UNION, _GROUPING = 2, 1  # SET_OP_TYPE_UNION, GROUP_TYPE_GROUPBY
 _PANDAS, _ARROW = 205, 207  # SQL_MAP_PANDAS_ITER_UDF, SQL_MAP_ARROW_ITER_UDF
-_JOINS: dict[int, JoinKind] = {1: "inner", 3: "left"}  # JOIN_TYPE_INNER, JOIN_TYPE_LEFT_OUTER
+_JOINS: dict[int, JoinKind] = {1: "inner", 3: "left", 5: "left_anti", 6: "left_semi"}  # JOIN_TYPE_...
+_RIGHT = 4  # JOIN_TYPE_RIGHT_OUTER
+_TURNED: dict[int, JoinKind] = {1: "inner", _RIGHT: "left"}
+"""Joins of a static DataFrame with a stream, as those of the stream with the static DataFrame."""
 _PLAIN = ("boolean", "byte", "short", "integer", "long", "float", "double", "string")
 _INPUTS = ("input", "left_input", "right_input")
 _FORMATS = ("csv", "json", "parquet")
-_STATIC = ("range", "local_relation", "cached_local_relation", "unresolved_table_valued_function")
+_STATIC = ("range", "cached_local_relation", "unresolved_table_valued_function")
 _SAME_ROWS = ("repartition", "repartition_by_expression")
 _REFUSED = {
     "sort": ("a stream has no order", "orderBy"),
@@ -78,12 +83,17 @@ class PlanReader:
 
     def stream(self, relation: Message, what: str = "it") -> Stream:
         """Return the stream of a relation, whose columns have names of their own."""
-        return self.frame(relation).flat(what)
+        found = self.frame(relation).flat(what)
+        return JobFrame.of(found, ()).stream
+
+    def is_streaming(self, relation: Message) -> bool:
+        """Return whether a DataFrame is a stream."""
+        return isinstance(self.frame(relation).rows, Stream)
 
     def row_type(self, relation: Message) -> StructType:
         """Return the columns of a frame; of a join, two may have one name."""
         frame = self.frame(relation)
-        schema = frame.stream.schema
+        schema = frame.rows.schema
         return StructType(tuple(Column(c.name, check(printed(c.value), schema).type) for c in frame.scope.star))
 
     def _translated(self, relation: Message) -> JobFrame:
@@ -108,10 +118,11 @@ class PlanReader:
         plans = frozenset[int]().union(*(self.frame(one).all_plans for one in inputs))
         return JobFrame.of(method(part), plans)
 
-    def _methods(self) -> dict[str, Callable[[Message], Stream]]:
+    def _methods(self) -> dict[str, Callable[[Message], Stream | ReferenceTable]]:
         """Relations whose columns have names of their own."""
         return {
             "read": self._read,
+            "local_relation": self._local_rows,
             "with_columns": self._with_columns,
             "with_columns_renamed": self._with_columns_renamed,
             "to_df": self._to_df,
@@ -137,14 +148,14 @@ class PlanReader:
 
     # ------------------------------------------------------------ sources
 
-    def _read(self, read: Message) -> Stream:
+    def _read(self, read: Message) -> Stream | ReferenceTable:
         if read.WhichOneof("read_type") == "named_table":
             return self._named_table(read.named_table.unparsed_identifier)
         source = read.data_source
         options = dict(source.options)
         where = f"spark.readStream ({source.format or 'no format'})"
         if not read.is_streaming:
-            raise DataflowError("a static DataFrame", where=where, hint="read it as a stream: spark.readStream")
+            return file_table(self._flow.table, source)
         places = {name: options.pop(name, None) for name in ("location_as", "file_as")}
         if source.format == "rate":
             rows = options.pop("rowspersecond", None) or options.pop("rowsPerSecond", "1")
@@ -167,7 +178,10 @@ class PlanReader:
             )
         return self._flow.read.files(paths[0], source_schema(source.schema), format=source.format, **places, **options)
 
-    def _named_table(self, name: str) -> Stream:
+    def _local_rows(self, part: Message) -> ReferenceTable:
+        return local_table(part)
+
+    def _named_table(self, name: str) -> Stream | ReferenceTable:
         frame = self._views.get(name.lower())
         if frame is None:
             error = UnknownStream(
@@ -206,34 +220,34 @@ class PlanReader:
 
     def _filter(self, part: Message) -> JobFrame:
         frame = self.frame(part.input)
-        stream, (condition,) = _read_over(frame, [part.condition])
-        found = frame.over(filtered(stream, condition))
-        return found if stream is frame.stream else found.over(found.stream.select(*map(quoted, frame.stream.columns)))
+        rows, (condition,) = _read_over(frame, [part.condition])
+        found = frame.over(filtered(rows, condition))
+        return found if rows is frame.rows else found.over(found.rows.select(*map(quoted, frame.rows.columns)))
 
     def _project(self, part: Message) -> JobFrame:
         frame = self.frame(part.input)
-        stream, nodes = _read_over(frame, part.expressions)
+        rows, nodes = _read_over(frame, part.expressions)
         texts = []
         for message, node in zip(part.expressions, nodes, strict=True):
             if isinstance(node, Star):
                 owner = frame.scope.relation(node.parts[0]) if node.parts else None
                 columns = owner.columns if owner is not None else None
-                if columns is None and not node.parts and (len(frame.plans) > 1 or stream is not frame.stream):
+                if columns is None and not node.parts and (len(frame.plans) > 1 or rows is not frame.rows):
                     columns = frame.scope.star
                 if columns is not None:
                     texts += [f"{printed(c.value)} AS {quoted(c.name)}" for c in columns]
                     continue
             name = _name_of(message, node, frame)
             texts.append(canonical(node) if name is None else f"{canonical(node)} AS {quoted(name)}")
-        return frame.then(stream.select(*texts))
+        return frame.then(rows.select(*texts))
 
     def _drop(self, part: Message) -> JobFrame:
         frame = self.frame(part.input)
         gone = {name.lower() for name in part.column_names}
         if len(frame.plans) == 1:
             names = [*part.column_names, *(_plain(c, "drop") for c in part.columns)]
-            stream = frame.flat("drop")
-            return frame.then(stream.drop(*_present(stream, dict.fromkeys(names, ""))))
+            rows = frame.flat("drop")
+            return frame.then(rows.drop(*_present(rows, dict.fromkeys(names, ""))))
         exact = [expression_tree(c, frame.place) for c in part.columns]
         relations = tuple(
             replace(
@@ -252,23 +266,23 @@ class PlanReader:
         frame = self.frame(part.input)
         return JobFrame.of(frame.flat(f"alias({part.alias!r})"), frame.all_plans, part.alias)
 
-    def _with_columns(self, part: Message) -> Stream:
+    def _with_columns(self, part: Message) -> Stream | ReferenceTable:
         frame = self.frame(part.input).flattened("withColumn")
-        stream, nodes = _read_over(frame, [a.expr for a in part.aliases])
+        rows, nodes = _read_over(frame, [a.expr for a in part.aliases])
         names = [a.name[0] for a in part.aliases]
-        found = stream.withColumns({name: canonical(node) for name, node in zip(names, nodes, strict=True)})
-        if stream is frame.stream:
+        found = rows.withColumns({name: canonical(node) for name, node in zip(names, nodes, strict=True)})
+        if rows is frame.rows:
             return found
-        before = {c.lower() for c in frame.stream.columns}
-        return found.select(*map(quoted, [*frame.stream.columns, *(n for n in names if n.lower() not in before)]))
+        before = {c.lower() for c in frame.rows.columns}
+        return found.select(*map(quoted, [*frame.rows.columns, *(n for n in names if n.lower() not in before)]))
 
-    def _with_columns_renamed(self, part: Message) -> Stream:
-        stream = self.stream(part.input)
+    def _with_columns_renamed(self, part: Message) -> Stream | ReferenceTable:
+        rows = self.frame(part.input).flat("withColumnRenamed")
         names = dict(part.rename_columns_map) | {r.col_name: r.new_col_name for r in part.renames}
-        return stream.withColumnsRenamed(_present(stream, names))
+        return rows.withColumnsRenamed(_present(rows, names))
 
-    def _to_df(self, part: Message) -> Stream:
-        return self.stream(part.input).toDF(*part.column_names)
+    def _to_df(self, part: Message) -> Stream | ReferenceTable:
+        return self.frame(part.input).flat("toDF").toDF(*part.column_names)
 
     def _hint(self, part: Message) -> JobFrame:
         frame = self.frame(part.input)
@@ -306,16 +320,19 @@ class PlanReader:
     def _join(self, part: Message) -> JobFrame:
         """Pair the rows of two frames; columns of ``using`` are in the result once."""
         where = "DataFrame (join)"
-        how = _JOINS.get(part.join_type)
-        if how is None:
-            raise DataflowError(
-                "a join that is neither inner nor left", where=where, hint='write how="inner" or how="left_outer"'
-            )
         left = named(self.frame(part.left), "left", ())
         right = named(self.frame(part.right), "right", [r.alias for r in left.scope.relations])
-        both = JobFrame(
-            left.stream, Scope((*left.scope.relations, *right.scope.relations)), (*left.plans, *right.plans)
-        )
+        turned = isinstance(left.rows, ReferenceTable)
+        how = (_TURNED if turned else _JOINS).get(part.join_type)
+        if how is None:
+            raise DataflowError(
+                "a join of a kind that no operator has",
+                where=where,
+                hint="a stream and a static DataFrame are joined from the side of the stream"
+                if turned
+                else 'write how="inner" or how="left_outer"; with a static DataFrame, also "left_semi" or "left_anti"',
+            )
+        both = JobFrame(left.rows, Scope((*left.scope.relations, *right.scope.relations)), (*left.plans, *right.plans))
         conditions: list[SyntaxNode] = []
         for name in part.using_columns:
             sides = [_owner(side, name, where) for side in (left, right)]
@@ -324,21 +341,24 @@ class PlanReader:
             conditions.append(expression_tree(part.join_condition, both.place))
         if not conditions:
             raise DataflowError("a join without a condition", where=where, hint="write a.join(b, condition)")
+        using = {name.lower() for name in part.using_columns}
         try:
-            stream, scope = paired(
-                (left.stream, left.scope),
-                (right.stream, right.scope),
-                all_of(conditions),
-                how=how,
-                alias=right.scope.relations[0].alias,
+            stream, scope = _joined(
+                *((right, left) if turned else (left, right)), all_of(conditions), how, once=bool(using)
             )
         except DataflowError as error:
             raise DataflowError(error.what, where=error.where or where, hint=error.hint) from None
+        if how not in ("inner", "left"):
+            return self.frame(part.left).over(stream)
+        relations = scope.relations
+        if turned:  # the columns of the left side come first
+            *others, table = relations
+            kept = [replace(r, columns=tuple(c for c in r.columns if c.name.lower() not in using)) for r in others]
+            return JobFrame(stream, Scope((table, *kept)), both.plans)
         mine = len(left.scope.relations)
-        using = {name.lower() for name in part.using_columns}
         relations = tuple(
             replace(r, columns=tuple(c for c in r.columns if n < mine or c.name.lower() not in using))
-            for n, r in enumerate(scope.relations)
+            for n, r in enumerate(relations)
         )
         return JobFrame(stream, Scope(relations), both.plans)
 
@@ -380,6 +400,14 @@ class PlanReader:
         return found if order == found.columns else found.select(*map(quoted, order))
 
 
+def _joined(one: JobFrame, other: JobFrame, condition: SyntaxNode, how: JoinKind, *, once: bool) -> ScopedStream:
+    """Join a stream with another frame; ``once``: the result has the keys of ``one`` only."""
+    alias = other.scope.relations[0].alias
+    if isinstance(other.rows, ReferenceTable):
+        return looked_up((one.stream, one.scope), (other.rows, other.scope), condition, how=how, alias=alias, once=once)
+    return paired((one.stream, one.scope), (other.stream, other.scope), condition, how=how, alias=alias)
+
+
 def _window_name(window: TimeWindow | SessionWindow) -> str:
     return "window" if isinstance(window, TimeWindow) else "session_window"
 
@@ -391,7 +419,7 @@ def _plain(message: Message, method: str) -> str:
     return node.parts[0]
 
 
-def _present(stream: Stream, names: dict[str, str]) -> dict[str, str]:
+def _present(stream: Stream | ReferenceTable, names: dict[str, str]) -> dict[str, str]:
     """Leave out names that the stream does not have: PySpark does so without a message."""
     known = {c.lower() for c in stream.columns}
     return {name: new for name, new in names.items() if name.lower() in known}
@@ -401,8 +429,10 @@ def _has(part: Message, name: str) -> bool:
     return name in part.DESCRIPTOR.fields_by_name and part.HasField(name)
 
 
-def _read_over(frame: JobFrame, messages: Iterable[Message]) -> tuple[Stream, list[SyntaxNode]]:
+def _read_over(frame: JobFrame, messages: Iterable[Message]) -> tuple[Stream | ReferenceTable, list[SyntaxNode]]:
     """Return expressions over the columns of a frame's stream, which gets the results of their Python functions."""
+    if isinstance(frame.rows, ReferenceTable):
+        return frame.rows, [frame.resolve(expression_tree(message, frame.place)) for message in messages]
     functions = PythonColumns(frame.stream, frame.resolve)
 
     def place(message: Message, reader: ExpressionMessages) -> SyntaxNode | None:

@@ -6,7 +6,7 @@ import contextlib
 import uuid
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 from pyspark.pipelines.graph_element_registry import graph_element_registration_context
 from pyspark.sql import SparkSession as SparkSessionOfUsers
@@ -28,8 +28,25 @@ _MEANING = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.c
 """Settings that change the meaning of expressions."""
 LOCATIONS = "headwater.locations"
 """A setting of the session: the locations of the dataflow."""
+_MOST = str(2**31 - 1)
 _ORIGINS = "spark.python.sql.dataFrameDebugging.enabled"
 """Whether PySpark looks for the line of each Column: DataFrames are checked at their lines anyway."""
+_OF_LOCAL_ROWS = {
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.session.localRelationCacheThreshold": _MOST,
+    "spark.sql.session.localRelationSizeLimit": _MOST,
+    "spark.sql.session.localRelationChunkSizeRows": _MOST,
+    "spark.sql.session.localRelationChunkSizeBytes": _MOST,
+    "spark.sql.session.localRelationBatchOfChunksSizeBytes": _MOST,
+    "spark.sql.execution.pandas.convertToArrowArraySafely": "false",
+    "spark.sql.execution.pandas.inferPandasDictAsMap": "false",
+    "spark.sql.pyspark.inferNestedDictAsStruct.enabled": "false",
+    "spark.sql.pyspark.legacy.inferArrayTypeFromFirstElement.enabled": "false",
+    "spark.sql.pyspark.legacy.inferMapTypeFromFirstPair.enabled": "false",
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+}
+"""Spark's defaults, which ``createDataFrame`` asks for, but that it never sends rows to a server in parts."""
 _ACTIONS = {
     "to_table": "collect",
     "to_pandas": "toPandas",
@@ -47,7 +64,7 @@ class LocalClient:
     def __init__(self, flow: DataflowBuilder) -> None:
         self._session_id = str(uuid.uuid4())
         self.relations = PlanReader(flow)
-        self._settings = {_ORIGINS: "false"}
+        self._settings = {_ORIGINS: "false", **_OF_LOCAL_ROWS}
 
     def _set_relation_in_plan(self, plan: Any, relation: Any) -> None:
         plan.root.CopyFrom(relation)
@@ -64,7 +81,7 @@ class LocalClient:
         """Answer questions about a DataFrame; keeping its rows has no meaning here, and changes none."""
         match method:
             case "is_streaming":
-                return SimpleNamespace(is_streaming=True)
+                return SimpleNamespace(is_streaming=self.relations.is_streaming(given["plan"].root))
             case "tree_string":
                 return SimpleNamespace(
                     tree_string=self.schema(given["plan"]).treeString(*([given["level"]] if given.get("level") else []))
@@ -90,6 +107,10 @@ class LocalClient:
         asked = {key: None for key in operation.get.keys} | {p.key: p.value for p in operation.get_with_default.pairs}
         asked |= self._settings if operation.HasField("get_all") else {}
         return SimpleNamespace(pairs=[(k, self._settings.get(k, v)) for k, v in asked.items()], warnings=[])
+
+    def get_config_dict(self, *keys: str) -> dict[str, str | None]:
+        """Return settings, as ``createDataFrame`` asks for them."""
+        return {key: self._settings.get(key) for key in keys}
 
     def execute_command(self, command: Any, *_: Any) -> tuple[None, dict[str, Any], None]:
         """Take a command: start a query, or name a view; waiting for a query ends at once."""
@@ -141,10 +162,6 @@ class LocalSession(SparkSession):
 
     def stop(self) -> None:
         """Do nothing: the dataflow is described, and the command runs it."""
-
-    def createDataFrame(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse rows of this process: a dataflow has streams."""
-        raise DataflowError("createDataFrame: rows of this process", hint='read files: spark.readStream.json("in")')
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

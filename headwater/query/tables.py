@@ -25,6 +25,7 @@ from headwater.connectors import deltalog
 from headwater.connectors.delta_source import DeltaDataSource
 from headwater.connectors.jdbctable import content_of, database_rows, jdbc_failure
 from headwater.connectors.sparkformats import own_format
+from headwater.connectors.sparksql import expression
 from headwater.core.errors import HeadwaterError, RuntimeFailure
 from headwater.dataflow.lookup import Lookup
 from headwater.disk.checkpoint import cut_off
@@ -45,6 +46,15 @@ def rows_of_table(spark: SparkSession, operator: Lookup, scratch: Path, *, versi
 
     ``version``: that of a Delta table; None: the one that the operator names, or the newest.
     """
+    rows = _whole_table(spark, operator, scratch, version)
+    if operator.condition is not None:
+        rows = rows.where(expression(operator.condition))
+    if operator.projection is not None:
+        rows = rows.select(*(expression(text).alias(name) for name, text in operator.projection))
+    return rows
+
+
+def _whole_table(spark: SparkSession, operator: Lookup, scratch: Path, version: int | None) -> DataFrame:
     if operator.format == "jdbc":
         return database_rows(spark, operator)
     path = full_path(operator.path)
@@ -109,7 +119,7 @@ class TableVersions:
         if self._operator.database is None:
             return note.get("seen") != self._seen()
         try:
-            return note.get("seen") != content_of(database_rows(spark(), self._operator))
+            return note.get("seen") != content_of(rows_of_table(spark(), self._operator, self._directory))
         except Exception as error:
             self._warn(error if isinstance(error, HeadwaterError) else jdbc_failure(error, self._operator))
             return False
@@ -141,7 +151,7 @@ class TableVersions:
     def _write(self, spark: SparkSession, target: Path) -> str:
         """Write the table's rows to a directory; return their content."""
         if self._operator.database is not None:
-            database_rows(spark, self._operator).coalesce(1).write.parquet(str(target))
+            rows_of_table(spark, self._operator, self._directory).coalesce(1).write.parquet(str(target))
             return content_of(spark.read.parquet(str(target)))
         seen, version = self._seen(), None
         if self._operator.format == "delta" and (version := int(seen)) < 0:

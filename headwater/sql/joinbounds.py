@@ -31,11 +31,14 @@ class JoinTerms:
     both: list[int] = field(default_factory=list)
 
 
-def join_terms(condition: SyntaxNode, left_time: str, right_time: str) -> JoinTerms:
-    """Sort the conjuncts of a condition; those of one side, and others of both, by their numbers."""
+def join_terms(condition: SyntaxNode, times: tuple[str, str] | None) -> JoinTerms:
+    """Sort the conjuncts of a condition; those of one side, and others of both, by their numbers.
+
+    ``times``: the event times of both sides; None: one side is a table.
+    """
     terms = JoinTerms()
     for number, part in enumerate(conjuncts(condition)):
-        if _bounded(terms, part, left_time, right_time):
+        if times is not None and _bounded(terms, part, *times):
             continue
         if key := _equal_columns(part):
             terms.keys.append(key)

@@ -41,6 +41,7 @@ from headwater.sql.syntax import Call, Star, SyntaxNode
 MOST_QUERIES = 40
 """Deepest accepted nesting of queries in parentheses."""
 _TOP = "for a top list: QUALIFY ROW_NUMBER() OVER (PARTITION BY window ORDER BY n DESC) <= 10"
+_HALVES: dict[str, JoinKind] = {"SEMI": "left_semi", "ANTI": "left_anti"}
 _BOUNDED = "write a JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL 1 MINUTE AND a.ts + INTERVAL 1 MINUTE"
 _FROM_RIGHT = "the operator keeps unpaired rows of the left stream only; swap the streams: write b LEFT JOIN a ON ..."
 REFUSED: Mapping[str, tuple[str, str, str]] = {
@@ -78,13 +79,11 @@ REFUSED: Mapping[str, tuple[str, str, str]] = {
         "Headwater has no operator for it",
         "write a LEFT JOIN b ON ... UNION ALL the rows of b LEFT JOIN a ON ... WHERE a.ts IS NULL",
     ),
-    "SEMI": ("SEMI JOIN", "Headwater has no operator for it", "write a JOIN b and SELECT DISTINCT the columns of a"),
-    "ANTI": ("ANTI JOIN", "Headwater has no operator for it", "write a LEFT JOIN b ON ... WHERE b.ts IS NULL"),
 }
 """Words of clauses that no stream has: their name, the reason, and the line to write."""
 _CLAUSES = frozenset([
-    *REFUSED, "FROM", "WHERE", "GROUP", "HAVING", "QUALIFY", "UNION", "JOIN", "INNER", "LEFT", "ON", "USING", "LATERAL",
-    "WATERMARK", "AS", "SELECT",
+    *REFUSED, *_HALVES, "FROM", "WHERE", "GROUP", "HAVING", "QUALIFY", "UNION", "JOIN", "INNER", "LEFT", "ON", "USING",
+    "LATERAL", "WATERMARK", "AS", "SELECT",
 ])  # fmt: skip
 _RESERVED = frozenset([
     "FROM", "WHERE", "SELECT", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "NATURAL", "ON", "USING", "UNION",
@@ -290,13 +289,15 @@ class _StatementReader(ExpressionReader):
             if token.text == "," and token.kind == "symbol":
                 raise self._error(token, "a comma pairs every row of a stream with all of the other's", _BOUNDED)
             how: JoinKind = "inner"
-            if token.upper in ("INNER", "LEFT"):
+            if token.upper in ("INNER", "LEFT", *_HALVES):
                 self.position += 1
-                how = "left" if token.upper == "LEFT" else "inner"
-                if how == "left" and self._peek().upper in ("SEMI", "ANTI"):
-                    raise self._refused(self._peek())
-                if how == "left":
+                if token.upper == "LEFT" and self._peek().upper in _HALVES:
+                    token = self._peek()
+                    self.position += 1
+                if token.upper == "LEFT":
+                    how = "left"
                     self._take_word("OUTER")
+                how = _HALVES.get(token.upper, how)
                 self._expect_word("JOIN")
             elif not self._take_word("JOIN"):
                 return found

@@ -73,7 +73,7 @@ class QueryRelation:
     at: int
 
 
-JoinKind: TypeAlias = Literal["inner", "left"]
+JoinKind: TypeAlias = Literal["inner", "left", "left_semi", "left_anti"]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,115 @@
+"""Static DataFrames of a job as reference tables: files that ``spark.read`` names, and rows of ``createDataFrame``."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from headwater.core.errors import DataflowError
+from headwater.dataflow.lookup import MOST_EMBEDDED, ReferenceTable
+from headwater.dataflow.tablereader import TableReader
+from headwater.frames.types import source_schema
+from headwater.sql.columns import Message
+from headwater.sql.schema import ArrayType, DataType, MapType, Schema, StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_WHERE = "spark.createDataFrame"
+_SPECIAL = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_NAME = "rows.json"
+"""The path of a table that has no file of its own."""
+
+
+def file_table(reader: TableReader, source: Message) -> ReferenceTable:
+    """Return the table of ``spark.read...load()``; ``source``: a data source of the protocol that is not streaming."""
+    options = dict(source.options)
+    where = f"spark.read ({source.format or 'no format'})"
+    formats: Mapping[str, Callable[..., ReferenceTable]] = {
+        "csv": reader.csv,
+        "json": reader.json,
+        "parquet": reader.parquet,
+        "delta": reader.delta,
+    }
+    read = formats.get(source.format)
+    if read is None:
+        raise DataflowError(
+            f"format {source.format!r} is no table of a dataflow",
+            where=where,
+            hint=f"the formats are {', '.join(formats)}; in a dataflow of hw.flow(...), also f.table.jdbc(...)",
+        )
+    refresh = options.pop("refresh", None)
+    paths = [*source.paths, *([options.pop("path")] if "path" in options else [])]
+    if len(paths) != 1 or (not source.schema and source.format != "delta"):
+        raise DataflowError(
+            f"{len(paths)} paths, {'with a' if source.schema else 'without a'} schema",
+            where=where,
+            hint='give one path and a schema: spark.read.schema("machine string, most double").json("machines.json")',
+        )
+    if "{location}" in paths[0]:
+        raise DataflowError(
+            "a static DataFrame has the same rows at all locations",
+            where=where,
+            hint="leave {location} out of its path, or read a stream: spark.readStream",
+        )
+    given = source_schema(source.schema) if source.schema else None
+    return read(paths[0], given, refresh=refresh, **options)
+
+
+def local_table(part: Message) -> ReferenceTable:
+    """Return the table of rows of this process, which become part of the dataflow as lines of JSON."""
+    import pyarrow as pa
+
+    rows = pa.ipc.open_stream(part.data).read_all() if part.HasField("data") else pa.table({})
+    schema = Schema.parse(source_schema(part.schema)) if part.schema else _schema_of(rows)
+    if not schema.columns:
+        raise DataflowError("rows without columns", where=_WHERE, hint='give a schema: "machine string, most double"')
+    names = schema.names
+    lines = (
+        json.dumps({n: _value(row[i], c.type) for i, (n, c) in enumerate(zip(names, schema, strict=True))})
+        for row in zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    )
+    content = "".join(f"{line}\n" for line in lines).encode()
+    if len(content) > MOST_EMBEDDED:
+        raise DataflowError(
+            f"rows of {len(content):,} bytes",
+            where=_WHERE,
+            hint=f"at most {MOST_EMBEDDED:,} become part of a dataflow; write a file, and read it: spark.read.parquet",
+        )
+    embedded = base64.b64encode(content).decode()
+    return ReferenceTable(format="json", path=_NAME, schema_text=schema.text, embedded=embedded)
+
+
+def _schema_of(rows: pa.Table) -> Schema:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return Schema.parse(source_schema(from_arrow_schema(rows.schema).json()))
+
+
+def _value(value: Any, kind: DataType) -> Any:
+    """Return a value as Spark reads it from JSON."""
+    match value, kind:
+        case None, _:
+            return None
+        case dict(), StructType(fields):
+            return {f.name: _value(value[f.name], f.type) for f in fields}
+        case list(), ArrayType(element):
+            return [_value(one, element) for one in value]
+        case list(), MapType(key, element) if key.text == "string":
+            return {name: _value(one, element) for name, one in value}
+        case bytes(), _:
+            return base64.b64encode(value).decode()
+        case float(), _:
+            return value if math.isfinite(value) else _SPECIAL[str(value)]
+        case Decimal() | datetime() | date(), _:
+            return str(value) if isinstance(value, Decimal) else value.isoformat()
+        case ((bool() | int() | str()), _):
+            return value
+    raise DataflowError(
+        f"a value of type {kind.text}", where=_WHERE, hint="write the rows to a file, and read it: spark.read.parquet"
+    )
