@@ -14,8 +14,9 @@ _.get_code
 _.Java
 _.implements
 
-# PySpark reads it.
+# PySpark reads it, and calls it.
 _._cached_schema
+_.get_config_dict
 
 # Typer calls it for the options of `headwater` itself.
 _._main

@@ -119,6 +119,8 @@ def table_schema(table: ReferenceTable | Lookup, *, where: str) -> Schema:
         _require_deterministic(check_condition(table.condition, schema, where=where), where)
     if table.projection is None:
         return schema
+    if not table.projection:
+        raise DataflowError("no columns are left", where=where, hint="keep or compute at least one")
     columns = []
     for name, text in table.projection:
         found = check(text, schema, where=where)

@@ -38,6 +38,12 @@ zones:
 """)
 READINGS = "id bigint, ts timestamp, machine string, celsius double, tags array<string>"
 ORDERS = "id bigint, at timestamp, machine string, amount int"
+MACHINES = "name string, machine string, most int, id bigint"
+ROWS_OF_MACHINES = [
+    ("press", "m1", 50, 3), ("drill", "m2", 20, 4), ("second drill", "m2", 80, 9), ("saw", "m9", 10, 1),
+    ("unknown", None, 10, None), (None, "m3", None, 7), ("m1", "m1", 30, 6),
+]  # fmt: skip
+"""With a machine of two rows, machines without readings, readings without a machine, and NULLs."""
 
 HOURS = """
     SELECT window, machine, avg(celsius) AS mean, count(*) AS n, max(id) AS newest FROM readings
@@ -129,6 +135,35 @@ STATEMENTS = {
         SELECT id, tag, i FROM readings LATERAL VIEW posexplode(tags) t AS i, tag
         LATERAL VIEW OUTER explode(split(t.tag, 'b')) p AS part WHERE part IS NULL OR part <> 'zz'""",
     "explode": "SELECT id, explode(tags) AS tag, celsius FROM readings",
+    "table": """
+        SELECT r.id, r.machine, m.name, m.id AS number, celsius - most AS over FROM readings r JOIN machines m
+        ON m.machine = r.machine AND celsius > most AND r.id > 3 AND name IS NOT NULL""",
+    "left join of a table": """
+        SELECT r.id, r.machine, m.machine AS known, m.name, m.most + 1 AS most
+        FROM readings r LEFT JOIN machines m ON r.machine = m.machine AND (m.most > 40 OR m.name IS NULL)""",
+    "rows without a partner in a table": """
+        SELECT r.id, upper(m.machine) AS none FROM readings r LEFT JOIN machines m ON r.machine = m.machine
+        WHERE m.machine IS NULL OR m.most < 30""",
+    "semi join": """
+        SELECT id FROM readings r LEFT SEMI JOIN machines m ON m.machine = r.machine AND most > 20 AND r.id > 5""",
+    "anti join": "SELECT * FROM readings r ANTI JOIN machines m ON r.machine = m.machine AND m.most > 20",
+    "the table first": "SELECT m.*, r.id AS reading FROM machines m JOIN readings r ON r.machine = m.machine",
+    "two keys of a table": """
+        SELECT r.id, m.name FROM (SELECT id, machine, id % 5 + 2 AS no FROM readings) r JOIN machines m
+        ON r.no = m.id AND m.machine = r.machine""",
+    "a column of a table with two keys": """
+        SELECT r.id, m.most FROM (SELECT id, machine, upper(lower(machine)) AS again, machine AS same FROM readings) r
+        JOIN machines m ON r.machine = m.machine AND m.machine = r.same""",
+    "two columns of a table with one key": """
+        SELECT r.id, m.most FROM readings r JOIN machines m ON r.machine = m.machine AND r.machine = m.name""",
+    "a query of a table": """
+        WITH big AS (SELECT machine AS of, upper(name) AS label, most * 2 AS twice FROM machines WHERE most > 20)
+        SELECT r.id, b.label, o.name, twice FROM readings r JOIN big b ON r.machine = b.of
+        LEFT JOIN (SELECT name, id FROM (SELECT * FROM machines m WHERE m.name <> 'saw') x) o ON o.id = r.id
+        WHERE twice > 60 OR o.name IS NULL""",
+    "windows behind a table": """
+        SELECT window.start AS s, name, count(*) AS n FROM readings r JOIN machines m ON r.machine = m.machine
+        GROUP BY window(ts, '1 minute'), name""",
     "with": """
         WITH hot AS (SELECT * FROM readings WHERE celsius > 30), named AS (SELECT id, machine FROM hot)
         SELECT n.id FROM named n UNION ALL SELECT h.id FROM hot h;""",
@@ -163,6 +198,9 @@ def _write(place: Path, count: int) -> None:
             target = place / name / location
             target.mkdir(parents=True)
             (target / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = Schema.parse(MACHINES).names
+    lines = (json.dumps(dict(zip(names, row, strict=True))) for row in ROWS_OF_MACHINES)
+    (place / "machines.json").write_text("".join(f"{line}\n" for line in lines))
 
 
 @pytest.fixture(scope="module")
@@ -176,13 +214,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def views(spark: SparkSession, place: Path) -> None:
     for name, schema in (("readings", READINGS), ("orders", ORDERS)):
         spark.read.schema(schema).json(f"{place}/{name}/*").createOrReplaceTempView(name)
+    spark.read.schema(MACHINES).json(f"{place}/machines.json").createOrReplaceTempView("machines")
 
 
 def _flow(place: Path, text: str) -> DataflowBuilder:
     builder = hw.flow("select", locations=["L1", "L2"])
     builder.read.json(f"{place}/readings/{{location}}", READINGS).with_watermark("ts", "10 seconds").named("readings")
     builder.read.json(f"{place}/orders/{{location}}", ORDERS).with_watermark("at", "10 seconds").named("orders")
-    builder.sql(text).write.memory("out")
+    builder.sql(text, machines=builder.table.json(f"{place}/machines.json", MACHINES)).write.memory("out")
     return builder
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import headwater as hw
 from headwater.dataflow.builder import DataflowBuilder
-from headwater.dataflow.lookup import ReferenceTable, TableJoin
+from headwater.dataflow.lookup import ReferenceTable
 from headwater.dataflow.stream import Stream
+from headwater.sql.statement import JoinKind
 from tests.deployments.flows import LOCATIONS, SCHEMA
 
 LAYERS = ("edge", "site", "cloud")
@@ -164,7 +165,7 @@ def _partners(draw: Draw, part: Part) -> Part:
         schema_text="k string, name string",
         embedded=base64.b64encode(lines.encode()).decode(),
     )
-    how: TableJoin = draw(st.sampled_from(["inner", "left", "left_semi", "left_anti"]))
+    how: JoinKind = draw(st.sampled_from(["inner", "left", "left_semi", "left_anti"]))
     joined = part.stream.join(table, "k", how=how)
     return part.then(joined.with_columns(k="coalesce(name, k)").drop("name") if "name" in joined.columns else joined)
 

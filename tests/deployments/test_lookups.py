@@ -14,12 +14,13 @@ from headwater.app.local import LocalRun
 from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError
 from headwater.dataflow.builder import DataflowBuilder
-from headwater.dataflow.lookup import Lookup, TableJoin
+from headwater.dataflow.lookup import Lookup
 from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan import build
 from headwater.query import compile
 from headwater.query.tables import TableVersions
 from headwater.spark.endpoint import LocalEndpoint
+from headwater.sql.statement import JoinKind
 from headwater.testing import KILL, PAUSE, BoundedSource, check_equivalent
 from headwater.testing.compare import compare
 from tests.deployments.flows import CONTINUUM, LOCATIONS, SCHEMA, rows
@@ -78,7 +79,7 @@ def test_equals_one_batch_run(decision: str, embedded: bool, endpoint: LocalEndp
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("how", ["left_semi", "left_anti"])
 def test_rows_are_kept_as_by_sparks_own_join(
-    how: TableJoin, timed: bool, endpoint: LocalEndpoint, tmp_path: Path
+    how: JoinKind, timed: bool, endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:
     """A key that the table has twice keeps a row once; NULL equals none."""
     write_table(file := tmp_path / "machines.json")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,30 @@ def statements(spark: Any, path: str, out: str) -> None:
     start(spark.sql("SELECT window.start AS begin, device, mean FROM {w} WHERE n > 1", w=windows), out)
 
 
+def static_frames(spark: Any, path: str, out: str) -> None:
+    owners = spark.createDataFrame(
+        [
+            ("L1-0", "ann", START, Decimal("0.25"), {"floor": 2}, [1.5, float("nan")], b"\x00\xff"),
+            ("L2-3", 'b"ö\n', START.replace(microsecond=7), Decimal("-1.00"), {}, [], None),
+            ("L2-3", "cy", None, None, None, None, b""),
+            (None, "nobody", START, None, None, None, None),
+        ],
+        "device string, owner string, since timestamp, share decimal(4,2), at map<string, int>, s array<double>, "
+        "b binary",
+    )
+    limits = spark.read.schema("device string, most double").csv(f"{Path(path).parent.parent}/limits.csv")
+    df = devices(spark, path)
+    low = limits.where(F.col("most") < 60).select("device", (F.col("most") / 2).alias("half"))
+    below = df.join(F.broadcast(low), (df.device == low.device) & (df.signal < low.half)).drop(low.device)
+    named = hw.layer(below, "site").join(
+        owners.withColumnRenamed("device", "of"), F.col("device") == F.col("of"), "left"
+    )
+    named.createOrReplaceTempView("named")
+    limits.createOrReplaceTempView("limits")
+    others = spark.sql("SELECT * FROM named LEFT ANTI JOIN limits ON named.device = limits.device AND limits.most > 55")
+    start(others.drop("words").withColumn("at", F.to_json("at")), out)
+
+
 def batches_of_a_query(spark: Any, path: str, out: str, port: int) -> None:
     def save(frame: Any, number: int) -> None:
         setting = "spark.connect.grpc.binding.port"
@@ -185,9 +210,9 @@ def batches_of_a_query(spark: Any, path: str, out: str, port: int) -> None:
 
 JOBS = [
     strong_signals, windowed_word_count, without_duplicates, sessions, functions_over_batches, impressions_and_clicks,
-    python_functions, statements,
+    python_functions, statements, static_frames,
 ]  # fmt: skip
-FEW = [windowed_word_count, impressions_and_clicks, python_functions]
+FEW = [windowed_word_count, impressions_and_clicks, python_functions, static_frames]
 
 
 PIPELINE = """
@@ -238,13 +263,14 @@ TABLES = ("means", "hot", "warm", "alarms")
 
 
 def write_input(directory: Path) -> None:
-    """Write the rows of two locations, and a last one that closes all windows."""
+    """Write the rows of two locations, a last one that closes all windows, and the rows of a table."""
     for location in ("L1", "L2"):
         place = directory / location
         place.mkdir(parents=True)
         last = {"device": END, "time": "2026-06-01T00:00:00+00:00", "signal": 99.0, "words": END.replace(" ", "-")}
         for number, part in enumerate((list(rows(location)), [last])):
             (place / f"{number}.json").write_text("\n".join(map(json.dumps, part)))
+    (directory.parent / "limits.csv").write_text("L1-0,40\nL1-0,59.5\nL1-1,30\nL2-3,50\nL2-2,99\nL9-9,10\n,20\n")
 
 
 def run_over_zones(dataflow: Dataflow, endpoint: LocalEndpoint, directory: Path) -> None:

@@ -13,7 +13,7 @@ import headwater as hw
 from headwater.connectors.packages import packages_for
 from headwater.connectors.permitted import uses_of
 from headwater.continuum.model import Continuum
-from headwater.core.errors import DataflowError
+from headwater.core.errors import DataflowError, ErrorList
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.lookup import MOST_EMBEDDED, Lookup
 from headwater.dataflow.stream import Stream
@@ -179,6 +179,111 @@ def check(flow: Dataflow) -> None:
 
     for operator in flow.operators:
         check_options(operator)
+
+
+MACHINES = "machine string, kind string, most double"
+
+
+def test_rows_and_columns_of_a_table_are_over_those_of_its_file() -> None:
+    """Later conditions and columns are rewritten in terms of the file's columns, so steps need no order."""
+    table = hw.flow("f").table.json("/t/*.json", MACHINES)
+    found = (
+        table.where("most > 5").withColumnRenamed("machine", "k").withColumn("twice", "most * 2")
+        .select("k", "twice", "concat(kind, '!') AS kind").where("twice < 90 AND kind <> 'x!'").drop("twice")
+    )  # fmt: skip
+    assert found.schema.text == "k string, kind string" == ", ".join(" ".join(pair) for pair in found.dtypes)
+    assert found.condition == "(most > 5) AND (most * 2 < 90 AND concat(kind, '!') != 'x!')"
+    assert found.projection == (("k", "machine"), ("kind", "concat(kind, '!')"))
+    builder, read = begin()
+    read.join(found, "k").write.memory("out")
+    flow = builder.build()
+    assert flow.types["out"].schema.names[-1] == "kind"
+    assert Dataflow.from_data(json.loads(json.dumps(flow.to_data()))) == flow
+    plain = lookup(begin()[1].join(table.toDF("k", "a", "b"), "k")).config()
+    assert plain["projection"] is not None and "condition" not in plain
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "what"),
+    [
+        (lambda t: t.where("nosuch > 1"), "where of table '/t/*.json'", "no column 'nosuch'"),
+        (lambda t: t.select("machine").where("kind = 'x'"), "where of table", "no column 'kind'"),
+        (lambda t: t.where("most"), "where of table", "a condition is needed"),
+        (lambda t: t.where("rand() > 0.5"), "where of table", "new value"),
+        (lambda t: t.select("uuid() AS machine"), "select of table", "new value"),
+        (lambda t: t.select("input_file_name() AS f"), "select of table", "new value"),
+        (lambda t: t.select("machine", "kind AS Machine"), "table", "two columns are called"),
+        (lambda t: t.select("count(*) AS n"), "select of table", "count"),
+        (lambda t: t.select("explode(array(1)) AS n"), "select of table", "explode"),
+        (lambda t: t.drop("nosuch"), "drop of table", "nosuch"),
+        (lambda t: t.drop("machine", "kind", "most"), "table", "no columns are left"),
+        (lambda t: t.toDF("a"), "toDF of table", "1 names for 3 columns"),
+        (lambda t: t.groupBy("kind"), "table", "no 'groupBy'"),
+        (lambda t: t.join(t, "machine"), "table", "no 'join'"),
+        (lambda t: t.nosuch, "table", "no 'nosuch'"),
+    ],
+)
+def test_wrong_rows_and_columns_of_a_table_are_refused(change: Any, where: str, what: str) -> None:
+    with pytest.raises(DataflowError, match=re.escape(what)) as raised:
+        change(hw.flow("f").table.json("/t/*.json", MACHINES))
+    assert where in str(raised.value.where) and raised.value.hint
+
+
+def test_a_stored_table_is_checked_again() -> None:
+    """A dataflow from a file or a request may hold any text as a condition or column."""
+    builder, read = begin()
+    read.join(builder.table.json("/t.json", "k string, n int").where("n > 1").select("k", "n"), "k").write.memory("out")
+    data = builder.build().to_data()
+    (stored,) = (o for o in data["operators"] if o["kind"] == "lookup")
+    for change in (
+        {"condition": "java_method('java.lang.Runtime', 'x')"},
+        {"condition": "n"},
+        {"projection": [["k", "k"], ["n", "reflect('a', 'b')"]]},
+        {"projection": [["k", "k"], ["n", "n"], ["v", "n"]]},
+        {"projection": []},
+        {"projection": [["k", "k"], ["n", "(SELECT 1)"]]},
+    ):
+        changed = {**data, "operators": [{**o, **change} if o is stored else o for o in data["operators"]]}
+        with pytest.raises((DataflowError, ErrorList)):
+            Dataflow.from_data(json.loads(json.dumps(changed)))
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "what"),
+    [
+        ("SELECT machine FROM machines", 21, "reference table, and no stream"),
+        ("SELECT id FROM read JOIN machines m ON v > most", 40, "no equal columns"),
+        ("SELECT id FROM read LEFT JOIN machines m ON k = machine AND v > most", 45, "nor equal columns"),
+        ("SELECT id FROM read LEFT JOIN machines m ON k = machine AND id > 1", 45, "nor equal columns"),
+        ("SELECT id FROM read ANTI JOIN machines m ON k = machine AND v > most", 45, "nor equal columns"),
+        ("SELECT id FROM machines m LEFT JOIN read ON k = machine", 16, "without a partner"),
+        (
+            "SELECT id FROM read JOIN (SELECT kind, count(*) AS n FROM machines GROUP BY kind) m ON k = kind",
+            34,
+            "WHERE",
+        ),
+        ("SELECT id FROM read JOIN (SELECT DISTINCT kind FROM machines) m ON k = kind", 43, "WHERE"),
+        (
+            "SELECT id FROM read JOIN (SELECT upper(kind) FROM machines WHERE most) m ON k = kind",
+            66,
+            "a condition is needed",
+        ),
+        (
+            "SELECT id FROM read JOIN machines WATERMARK ts DELAY OF INTERVAL 1 SECOND m ON k = kind",
+            26,
+            "no event time",
+        ),
+        ("SELECT m.nosuch FROM read JOIN machines m ON k = machine", 8, "no column 'nosuch'"),
+        ("SELECT id FROM read JOIN machines m ON v = machine", 40, "cast one of them"),
+        ("SELECT id FROM read a SEMI JOIN read b ON a.id = b.id", 23, "SEMI JOIN"),
+    ],
+)
+def test_wrong_joins_with_a_table_are_refused_at_their_place(text: str, column: int, what: str) -> None:
+    builder, read = begin()
+    table = builder.table.json("/t/*.json", MACHINES)
+    with pytest.raises(DataflowError, match=re.escape(what)) as raised:
+        builder.sql(text, read=read, machines=table)
+    assert f"column {column} of the SQL text" in str(raised.value.where), raised.value
 
 
 def test_a_table_has_no_time() -> None:
