@@ -45,4 +45,5 @@ else
     say "Making .venv with $python ($("$python" -V))."
     run "$python" -m venv --clear .venv
 fi
+export DIST_EXTRA_CONFIG="$here/wheels.cfg"
 run .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable "${1:-.[dev]}"

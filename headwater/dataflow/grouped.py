@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from headwater.core.errors import DataflowError
+from headwater.core.text import cut
 from headwater.dataflow import habits, stateful
 from headwater.dataflow.settings import (
     Aggregated,
@@ -88,7 +89,9 @@ def aggregates_of(
         value, name = (node.value, node.name) if isinstance(node, Alias) else (node, spark_name(node))
         if name is None:
             raise DataflowError(
-                f"{canonical(node)} has no name", where=where, hint='give it one: .alias("name"), or agg(name=...)'
+                f"{cut(canonical(node), 300)} has no name",
+                where=where,
+                hint='give it one: .alias("name"), or agg(name=...)',
             )
         found.append((name, canonical(value)))
     return (*found, *((name, text_of(text)) for name, text in named.items()))

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 from headwater.core.errors import DataflowError
 from headwater.core.quantity import parse_duration
 from headwater.core.rules import OneLine, Refused, Rule, a_type
+from headwater.core.text import cut
 from headwater.dataflow.settings import Several, refused_argument
 from headwater.dataflow.stateful import SessionWindow, TimeWindow, session_window, window
 from headwater.sql.columns import SparkColumn, column_tree, is_column
@@ -71,7 +72,7 @@ def key_of(node: SyntaxNode) -> Key:
             )
         case Alias(value, name):
             return KeyExpression(name, canonical(value))
-    raise DataflowError(f"the key {canonical(node)} has no name", hint='give it one: .alias("key")')
+    raise DataflowError(f"the key {cut(canonical(node), 300)} has no name", hint='give it one: .alias("key")')
 
 
 def _window(called: str, arguments: tuple[SyntaxNode, ...]) -> TimeWindow | SessionWindow:
@@ -83,7 +84,7 @@ def _window(called: str, arguments: tuple[SyntaxNode, ...]) -> TimeWindow | Sess
             hint='name the time first: .with_columns(t="window_time(window)"), with F.window("t", ...)',
         )
     if not isinstance(column, Name) or len(column.parts) > 1:
-        raise DataflowError(f"the window is over {canonical(column)}, not a column", hint=_WINDOWS)
+        raise DataflowError(f"the window is over {cut(canonical(column), 300)}, not a column", hint=_WINDOWS)
     texts = [span.value for span in spans if isinstance(span, Literal) and isinstance(span.value, str)]
     if len(texts) < len(spans):
         raise DataflowError("the window's spans are no constant text", hint=_WINDOWS)

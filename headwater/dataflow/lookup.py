@@ -135,7 +135,7 @@ def table_schema(table: ReferenceTable | Lookup, *, where: str) -> Schema:
 def _require_deterministic(found: Expression, where: str) -> None:
     if not found.deterministic or "input_file_name(" in found.text:
         raise DataflowError(
-            f"{found.text} gives a new value in each evaluation",
+            f"{cut(found.text, 300)} gives a new value in each evaluation",
             where=where,
             hint="take the value from the table: each zone reads it by itself",
         )

@@ -388,7 +388,7 @@ def require_deterministic(operator: Operator, expression: Any) -> None:
         )
     if not expression.deterministic:
         raise operator.error(
-            f"{expression.text} gives a new value in each evaluation",
+            f"{cut(expression.text, 300)} gives a new value in each evaluation",
             "take the value from the data: a batch repeated after a failure must give the same rows",
         )
 

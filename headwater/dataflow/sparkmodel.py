@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -127,7 +128,7 @@ class SparkModel:
 
 def is_spark_model(path: Path) -> bool:
     """Return whether a path is a model saved by Spark ML."""
-    return path.is_dir() and (path / "metadata").is_dir()
+    return os.path.isdir(path / "metadata")  # unlike a Path, it knows no name that is too long
 
 
 def archive(path: Path) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from headwater.core.errors import DataflowError
+from headwater.core.text import cut
 from headwater.dataflow import stateful
 from headwater.dataflow.joining import NO_TIME, Rows, ScopedStream, ScopedTable, filtered, looked_up, paired
 from headwater.dataflow.lookup import ReferenceTable
@@ -154,7 +155,7 @@ class _Translator:
             with self._at(column.at):
                 text = check(printed(column.value), stream.schema).text
                 if column.name is None:
-                    raise DataflowError(f"{text} has no name", hint=f"write {text} AS result")
+                    raise DataflowError(f"{cut(text, 300)} has no name", hint=f"write {cut(text, 300)} AS result")
                 texts.append(f"{text} AS {quoted(column.name)}")
         with self._at(columns[0].at):
             names = [c.name.lower() for c in columns if c.name is not None]
@@ -425,7 +426,7 @@ class _Translator:
             with self._at(owner.at if owner is not None else at):
                 text = check_aggregate(printed(node), stream.schema).text
                 if owner is not None and owner.name is None:
-                    raise DataflowError(f"{text} has no name", hint=f"write {text} AS result")
+                    raise DataflowError(f"{cut(text, 300)} has no name", hint=f"write {cut(text, 300)} AS result")
                 aggregates[name] = text
         with self._at(at):
             counted = aggregates or {free_name("rows", grouping.outputs): "count(*)"}

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from headwater.core.errors import DataflowError
 from headwater.core.rules import Refused, Rule, a_type
 from headwater.dataflow.arguments import checked
 from headwater.dataflow.builder import DataflowBuilder, flow
+from headwater.dataflow.function import accepts
 from headwater.dataflow.settings import Label
 from headwater.sql.columns import columns_allowed, is_frame
 
@@ -32,6 +34,12 @@ def from_pyspark(name: Label, job: Callable[..., Any], *, locations: Sequence[La
 
     ``spark`` has no server: nothing is read, and each query's ``start()`` adds a sink to the dataflow.
     """
+    if not accepts(job, 1):
+        raise DataflowError(
+            "the job cannot be called with a session",
+            where="hw.from_pyspark",
+            hint="write a function: def job(spark): ...",
+        )
     with columns_allowed():
         from headwater.frames.session import offline
 

@@ -415,7 +415,7 @@ def _window_name(window: TimeWindow | SessionWindow) -> str:
 def _plain(message: Message, method: str) -> str:
     node = expression_tree(message)
     if not isinstance(node, Name) or len(node.parts) > 1:
-        raise DataflowError(f"{method} of {canonical(node)}", hint="give names of columns")
+        raise DataflowError(f"{method} of {cut(canonical(node), 300)}", hint="give names of columns")
     return node.parts[0]
 
 

@@ -348,7 +348,7 @@ class TypeReader(TokenReader):
         if name in _ATOMS:
             return AtomicType(name)
         known = (*sorted(_ATOMS - {"void"}), "decimal(p,s)", "array<T>", "map<K,V>", "struct<name:T>")
-        raise DataflowError(f"{token.text!r} is not a type", hint=suggest(name, known, kind="types"))
+        raise DataflowError(f"{cut(token.text, 200)!r} is not a type", hint=suggest(name, known, kind="types"))
 
     def columns(self, *, close: str) -> tuple[Column, ...]:
         """Read ``name type`` or ``name: type`` pairs up to ``close`` (or the end)."""

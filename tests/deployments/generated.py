@@ -165,6 +165,8 @@ def _partners(draw: Draw, part: Part) -> Part:
         schema_text="k string, name string",
         embedded=base64.b64encode(lines.encode()).decode(),
     )
+    if draw(st.booleans()):
+        table = table.where("name <> 'n2'").select("upper(name) AS name", "lower(k) AS k").where("name LIKE 'N%'")
     how: JoinKind = draw(st.sampled_from(["inner", "left", "left_semi", "left_anti"]))
     joined = part.stream.join(table, "k", how=how)
     return part.then(joined.with_columns(k="coalesce(name, k)").drop("name") if "name" in joined.columns else joined)

@@ -21,15 +21,16 @@ import headwater as hw
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
 from headwater.core.rules import ANYTHING, Number, Span, Whole, rule_of
-from headwater.dataflow.bridgedreader import BridgedReader
 from headwater.dataflow.builder import DataflowBuilder, Reader
 from headwater.dataflow.graph import KINDS, Dataflow
 from headwater.dataflow.grouped import Grouped
+from headwater.dataflow.lookup import ReferenceTable
 from headwater.dataflow.rowwindows import Counted, Windowed
 from headwater.dataflow.stream import Stream
 from headwater.dataflow.windowmakers import ChopTime, Complete, SlidingTime
 from headwater.dataflow.writer import Writer, WrittenStream
 from headwater.plan.build import build
+from headwater.sql.lexer import quoted
 
 SCHEMA = "machine string, ts timestamp, v double, tags array<string>"
 PLACES = Continuum.from_text("""
@@ -65,6 +66,7 @@ OWNERS: dict[str, tuple[Any, Callable[[], Any]]] = {
     "counted": (Counted, lambda: stream().count_window(3, order_by="ts")),
     "windowed": (Windowed, lambda: stream().windowed(hw.chop_time("1 minute"), order_by="ts")),
     "write": (Writer, lambda: stream().select("machine", "ts", "v").write),
+    "reference": (ReferenceTable, lambda: hw.flow("f").table.json("machines/*.json", SCHEMA)),
     "written": (WrittenStream, lambda: stream().write.memory("m")),
 }
 """The classes of the fluent API, and one object of each."""
@@ -109,8 +111,10 @@ INTERNAL = {"new_id", "add_sink", "replace_sink", "add_name"}  # between the cla
 
 
 def _members(cls: type) -> list[tuple[str, Any]]:
-    """Return the methods of a class, also of a part of it that is in a file of its own."""
-    return [*(vars(BridgedReader).items() if cls is Reader else ()), *vars(cls).items()]
+    """Return the methods of a class, also of its parts that are in files of their own."""
+    parts = [one for one in reversed(cls.__mro__) if one.__module__.startswith("headwater.dataflow.")]
+    found = {name: member for one in parts for name, member in vars(one).items()}
+    return list(found.items())
 
 
 ARGUMENTS = [
@@ -161,6 +165,9 @@ def planned(result: Any) -> None:
         result = stream().group_by(result)
     elif isinstance(result, Complete | ChopTime | SlidingTime):
         result = stream().windowed(result, order_by="ts")
+    if isinstance(result, ReferenceTable):
+        key = next((c for c in result.columns if result.schema.column(c).type.text == "string"), result.columns[0])
+        result = stream().select(f"machine AS {quoted(key)}").join(result, key)
     if isinstance(result, Grouped | Counted | Windowed):
         result = result.agg(n="count(*)")
     if isinstance(result, Stream):
