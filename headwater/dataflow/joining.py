@@ -41,13 +41,13 @@ ScopedTable: TypeAlias = tuple[ReferenceTable, Scope]
 Rows = TypeVar("Rows", bound=ColumnMethods)
 
 
-def filtered(stream: Rows, condition: SyntaxNode) -> Rows:
+def filtered(rows: Rows, condition: SyntaxNode) -> Rows:
     """Keep the rows of a stream or table for which a condition over its columns is true."""
     if has_aggregate(condition):
         raise DataflowError("WHERE has an aggregate", hint="filter groups by HAVING count(*) > 5")
     if contains(condition, RankCall):
         raise DataflowError("WHERE has a rank", hint="write QUALIFY ROW_NUMBER() OVER (...) <= 10")
-    return stream.where(check_condition(printed(condition), stream.schema).text)
+    return rows.where(check_condition(printed(condition), rows.schema).text)
 
 
 def paired(one: ScopedStream, other: ScopedStream, condition: SyntaxNode, *, how: JoinKind, alias: str) -> ScopedStream:

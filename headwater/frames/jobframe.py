@@ -37,12 +37,7 @@ class JobFrame:
     @property
     def stream(self) -> Stream:
         """The stream; raise DataflowError for a static DataFrame."""
-        if isinstance(self.rows, ReferenceTable):
-            raise DataflowError(
-                "a static DataFrame is read as a reference table, which has columns and filters only",
-                hint='join a stream with it: readings.join(machines, "machine")',
-            )
-        return self.rows
+        return stream_of(self.rows)
 
     @property
     def all_plans(self) -> frozenset[int]:
@@ -106,6 +101,16 @@ class JobFrame:
             for r in self.scope.relations
         )
         return replace(self, rows=self.flat(what), scope=Scope(relations))
+
+
+def stream_of(rows: Stream | ReferenceTable) -> Stream:
+    """Return rows that are a stream; raise DataflowError for those of a static DataFrame."""
+    if isinstance(rows, ReferenceTable):
+        raise DataflowError(
+            "a static DataFrame is read as a reference table, which has columns and filters only",
+            hint='join a stream with it: readings.join(machines, "machine")',
+        )
+    return rows
 
 
 def named(frame: JobFrame, otherwise: str, taken: Iterable[str]) -> JobFrame:

@@ -18,7 +18,7 @@ from headwater.dataflow.lookup import ReferenceTable
 from headwater.dataflow.stateful import SessionWindow, TimeWindow
 from headwater.dataflow.stream import Stream
 from headwater.frames.functions import in_pandas
-from headwater.frames.jobframe import JobFrame, named
+from headwater.frames.jobframe import JobFrame, named, stream_of
 from headwater.frames.kafkaoptions import topic_settings
 from headwater.frames.pickled import calling, unpickled
 from headwater.frames.pythoncolumns import PythonColumns
@@ -37,9 +37,9 @@ LAYER, REQUIREMENT = "headwater_layer", "headwater_require"
 """Names of hints: Spark ignores hints that it does not know, so the same code runs on it."""
 _UNION, _GROUPING = 2, 1  # SET_OP_TYPE_UNION, GROUP_TYPE_GROUPBY
 _PANDAS, _ARROW = 205, 207  # SQL_MAP_PANDAS_ITER_UDF, SQL_MAP_ARROW_ITER_UDF
-_JOINS: dict[int, JoinKind] = {1: "inner", 3: "left", 5: "left_anti", 6: "left_semi"}  # JOIN_TYPE_...
-_RIGHT = 4  # JOIN_TYPE_RIGHT_OUTER
-_TURNED: dict[int, JoinKind] = {1: "inner", _RIGHT: "left"}
+# JOIN_TYPE_INNER, JOIN_TYPE_LEFT_OUTER, JOIN_TYPE_RIGHT_OUTER, JOIN_TYPE_LEFT_ANTI, JOIN_TYPE_LEFT_SEMI
+_JOINS: dict[int, JoinKind] = {1: "inner", 3: "left", 5: "left_anti", 6: "left_semi"}
+_TURNED: dict[int, JoinKind] = {1: "inner", 4: "left"}
 """Joins of a static DataFrame with a stream, as those of the stream with the static DataFrame."""
 _PLAIN = ("boolean", "byte", "short", "integer", "long", "float", "double", "string")
 _INPUTS = ("input", "left_input", "right_input")
@@ -83,8 +83,7 @@ class PlanReader:
 
     def stream(self, relation: Message, what: str = "it") -> Stream:
         """Return the stream of a relation, whose columns have names of their own."""
-        found = self.frame(relation).flat(what)
-        return JobFrame.of(found, ()).stream
+        return stream_of(self.frame(relation).flat(what))
 
     def is_streaming(self, relation: Message) -> bool:
         """Return whether a DataFrame is a stream."""
@@ -122,7 +121,7 @@ class PlanReader:
         """Relations whose columns have names of their own."""
         return {
             "read": self._read,
-            "local_relation": self._local_rows,
+            "local_relation": local_table,
             "with_columns": self._with_columns,
             "with_columns_renamed": self._with_columns_renamed,
             "to_df": self._to_df,
@@ -177,9 +176,6 @@ class PlanReader:
                 hint='give one path and a schema: .schema("id int, ts timestamp").json("in/{location}")',
             )
         return self._flow.read.files(paths[0], source_schema(source.schema), format=source.format, **places, **options)
-
-    def _local_rows(self, part: Message) -> ReferenceTable:
-        return local_table(part)
 
     def _named_table(self, name: str) -> Stream | ReferenceTable:
         frame = self._views.get(name.lower())
