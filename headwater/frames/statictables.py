@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
 import math
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
+
 from headwater.core.errors import DataflowError
+from headwater.core.text import cut
 from headwater.dataflow.lookup import MOST_EMBEDDED, ReferenceTable
 from headwater.dataflow.tablereader import TableReader
 from headwater.frames.types import source_schema
 from headwater.sql.columns import Message
-from headwater.sql.schema import ArrayType, DataType, MapType, Schema, StructType
+from headwater.sql.schema import STRING, ArrayType, Column, DataType, MapType, Schema, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _WHERE = "spark.createDataFrame"
 _SPECIAL = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_LONGEST_HEADER = 2**16  # characters
 _NAME = "rows.json"
 """The path of a table that has no file of its own."""
 
@@ -45,12 +51,8 @@ def file_table(reader: TableReader, source: Message) -> ReferenceTable:
         )
     refresh = options.pop("refresh", None)
     paths = [*source.paths, *([options.pop("path")] if "path" in options else [])]
-    if len(paths) != 1 or (not source.schema and source.format != "delta"):
-        raise DataflowError(
-            f"{len(paths)} paths, {'with a' if source.schema else 'without a'} schema",
-            where=where,
-            hint='give one path and a schema: spark.read.schema("machine string, most double").json("machines.json")',
-        )
+    if len(paths) != 1:
+        raise DataflowError(f"{len(paths)} paths", where=where, hint="give one path, which may be a glob")
     if "{location}" in paths[0]:
         raise DataflowError(
             "a static DataFrame has the same rows at all locations",
@@ -58,6 +60,8 @@ def file_table(reader: TableReader, source: Message) -> ReferenceTable:
             hint="leave {location} out of its path, or read a stream: spark.readStream",
         )
     given = source_schema(source.schema) if source.schema else None
+    if given is None and source.format != "delta":
+        given = _schema_of_file(Path(paths[0]), source.format, options, where=where)
     return read(paths[0], given, refresh=refresh, **options)
 
 
@@ -66,7 +70,7 @@ def local_table(part: Message) -> ReferenceTable:
     import pyarrow as pa
 
     rows = pa.ipc.open_stream(part.data).read_all() if part.HasField("data") else pa.table({})
-    schema = Schema.parse(source_schema(part.schema)) if part.schema else _schema_of(rows)
+    schema = Schema.parse(source_schema(part.schema)) if part.schema else _schema_of(rows.schema)
     if not schema.columns:
         raise DataflowError("rows without columns", where=_WHERE, hint='give a schema: "machine string, most double"')
     names = schema.names
@@ -85,10 +89,43 @@ def local_table(part: Message) -> ReferenceTable:
     return ReferenceTable(format="json", path=_NAME, schema_text=schema.text, embedded=embedded)
 
 
-def _schema_of(rows: pa.Table) -> Schema:
+def _schema_of(schema: pa.Schema, *, times_without_zone: bool = False) -> Schema:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return Schema.parse(source_schema(from_arrow_schema(rows.schema).json()))
+    found = from_arrow_schema(schema, prefer_timestamp_ntz=times_without_zone)
+    return Schema.parse(source_schema(found.json()))
+
+
+def _schema_of_file(path: Path, format: str, options: Mapping[str, str], *, where: str) -> str:
+    """Return the schema that Spark would read from a file of this machine without a look at its rows."""
+    hint = 'give the schema: spark.read.schema("machine string, most double").json("machines.json")'
+    named = {name.lower(): value for name, value in options.items()}
+    header = format == "csv" and named.get("header", "").lower() == "true"
+    if format == "json" or (format == "csv" and not header) or named.get("inferschema", "").lower() == "true":
+        raise DataflowError("its types are known from its rows only", where=where, hint=hint)
+    try:
+        return _columns_of_header(path, named) if header else _columns_of_parquet(path)
+    except (OSError, ValueError, TypeError, LookupError, csv.Error, PySparkException, DataflowError) as error:
+        reason = error.what if isinstance(error, DataflowError) else str(error).splitlines()[0]
+        raise DataflowError(
+            f"its columns cannot be read from {cut(str(path), 200)}: {cut(reason, 300)}", where=where, hint=hint
+        ) from error
+
+
+def _columns_of_parquet(path: Path) -> str:
+    import pyarrow.parquet as pq
+
+    return _schema_of(pq.read_schema(path), times_without_zone=True).text
+
+
+def _columns_of_header(path: Path, options: Mapping[str, str]) -> str:
+    """Return the columns that the first line names, which are texts."""
+    separator, quote = options.get("sep", options.get("delimiter", ",")), options.get("quote", '"')
+    with open(path, encoding=options.get("encoding", "utf-8"), newline="") as file:
+        names = next(csv.reader([file.readline(_LONGEST_HEADER)], delimiter=separator, quotechar=quote), [])
+    if not names or any(name != name.strip() or not name or "\ufeff" in name for name in names):
+        raise DataflowError("the first line does not name all columns", hint="give the schema")
+    return Schema(tuple(Column(name, STRING) for name in names)).text
 
 
 def _value(value: Any, kind: DataType) -> Any:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
 import headwater as hw
+from headwater.core.errors import DataflowError
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.lookup import Lookup
 from tests.unit.test_frames import fluent, keys, readings
@@ -141,3 +146,63 @@ def test_rows_of_the_job_are_part_of_the_dataflow() -> None:
     ]  # fmt: skip
     assert second.table.text == "machine string, `limit` double"
     assert Dataflow.from_data(json.loads(json.dumps(flow.to_data()))) == flow
+
+
+def of_file(read: Callable[[Any], Any]) -> Lookup:
+    """Return the table of a job that joins its readings with a file, by the file's first column."""
+
+    def job(spark: Any) -> None:
+        table = read(spark.read)
+        found = readings(spark).join(table, F.col("machine") == F.col(table.columns[0]))
+        found.select("v").writeStream.queryName("m").format("memory").start()
+
+    (found,) = (o for o in hw.from_pyspark("f", job, locations=["L1"]).build().operators if isinstance(o, Lookup))
+    return found
+
+
+def test_columns_of_a_file_are_read_where_it_names_them(tmp_path: Path) -> None:
+    """As Spark does without a look at the rows; times without a zone in Parquet are such times."""
+    rows = pa.table(
+        {
+            "name": ["a"],
+            "at": pa.array([datetime(2026, 1, 1)], pa.timestamp("us")),
+            "since": pa.array([datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC")),
+            "price": pa.array([Decimal("1.50")], pa.decimal128(9, 2)),
+            "tags": [["x"]],
+        }
+    )
+    pq.write_table(rows, tmp_path / "m.parquet")
+    found = of_file(lambda read: read.parquet(str(tmp_path / "m.parquet")))
+    assert found.schema_text == (
+        "name string, at timestamp_ntz, since timestamp, price decimal(9,2), tags array<string>"
+    )  # fmt: skip
+    (tmp_path / "m.csv").write_text('name;"the most";at\na;1;2\n')
+    found = of_file(lambda read: read.option("header", True).option("sep", ";").csv(str(tmp_path / "m.csv")))
+    assert found.schema_text == "name string, `the most` string, at string"
+    assert dict(found.options) == {"header": "true", "sep": ";"}
+
+
+@pytest.mark.parametrize(
+    ("content", "read", "what"),
+    [
+        ("a,b\n", lambda read, path: read.csv(path), "its rows only"),
+        ("a,b\n", lambda read, path: read.csv(path, header=True, inferSchema=True), "its rows only"),
+        ("{}", lambda read, path: read.json(path), "its rows only"),
+        ("a,A\n", lambda read, path: read.csv(path, header=True), "two columns"),
+        ("a,\n", lambda read, path: read.csv(path, header=True), "does not name all"),
+        ("a, b\n", lambda read, path: read.csv(path, header=True), "does not name all"),
+        ("\ufeffa,b\n", lambda read, path: read.csv(path, header=True), "does not name all"),
+        ("", lambda read, path: read.csv(path, header=True), "does not name all"),
+        ("a,b\n", lambda read, path: read.csv(path, header=True, sep="||"), "cannot be read"),
+        ("a,b\n", lambda read, path: read.csv(path, header=True, encoding="nosuch"), "nosuch"),
+        ("a,b\n", lambda read, path: read.csv(f"{path}/no", header=True), "cannot be read"),
+        ("no Parquet", lambda read, path: read.parquet(path), "cannot be read"),
+        ("x", lambda read, path: read.parquet(path[:-4] + "*"), "cannot be read"),
+        ("__a,b\n", lambda read, path: read.csv(path, header=True), "reserved"),
+    ],
+)
+def test_other_files_need_a_schema(content: str, read: Callable[[Any, str], Any], what: str, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text(content)
+    with pytest.raises(DataflowError, match=re.escape(what)) as raised:
+        of_file(lambda reader: read(reader, str(tmp_path / "data")))
+    assert ".schema(" in str(raised.value.hint)
