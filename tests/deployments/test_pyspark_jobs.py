@@ -180,7 +180,8 @@ def static_frames(spark: Any, path: str, out: str) -> None:
         "device string, owner string, since timestamp, share decimal(4,2), at map<string, int>, s array<double>, "
         "b binary",
     )
-    limits = spark.read.schema("device string, most double").csv(f"{Path(path).parent.parent}/limits.csv")
+    limits = spark.read.csv(f"{Path(path).parent.parent}/limits.csv", header=True)
+    limits = limits.withColumn("most", F.col("most").cast("double"))
     df = devices(spark, path)
     low = limits.where(F.col("most") < 60).select("device", (F.col("most") / 2).alias("half"))
     below = df.join(F.broadcast(low), (df.device == low.device) & (df.signal < low.half)).drop(low.device)
@@ -270,7 +271,9 @@ def write_input(directory: Path) -> None:
         last = {"device": END, "time": "2026-06-01T00:00:00+00:00", "signal": 99.0, "words": END.replace(" ", "-")}
         for number, part in enumerate((list(rows(location)), [last])):
             (place / f"{number}.json").write_text("\n".join(map(json.dumps, part)))
-    (directory.parent / "limits.csv").write_text("L1-0,40\nL1-0,59.5\nL1-1,30\nL2-3,50\nL2-2,99\nL9-9,10\n,20\n")
+    (directory.parent / "limits.csv").write_text(
+        "device,most\nL1-0,40\nL1-0,59.5\nL1-1,30\nL2-3,50\nL2-2,99\nL9-9,10\n,20\n"
+    )
 
 
 def run_over_zones(dataflow: Dataflow, endpoint: LocalEndpoint, directory: Path) -> None:
