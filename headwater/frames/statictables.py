@@ -62,7 +62,28 @@ def file_table(reader: TableReader, source: Message) -> ReferenceTable:
     given = source_schema(source.schema) if source.schema else None
     if given is None and source.format != "delta":
         given = _schema_of_file(Path(paths[0]), source.format, options, where=where)
+    if source.format not in ("csv", "json"):
+        settings = _settings_of_delta(options) if source.format == "delta" else {}
+        if unknown := sorted(options):
+            raise DataflowError(
+                f"the options {cut(', '.join(unknown), 300)}",
+                where=where,
+                hint="leave them out: they have no effect here",
+            )
+        return read(paths[0], given, refresh=refresh, **settings)
+    _taken(options, "inferschema")  # Spark ignores it where there is a schema
     return read(paths[0], given, refresh=refresh, **options)
+
+
+def _taken(options: dict[str, str], name: str) -> str | None:
+    """Remove an option, whose name is in lower case, and return its value; None if it is not there."""
+    found = next((given for given in options if given.lower() == name), None)
+    return None if found is None else options.pop(found)
+
+
+def _settings_of_delta(options: dict[str, str]) -> dict[str, Any]:
+    version = _taken(options, "versionasof")
+    return {} if version is None else {"version": int(version) if version.isdecimal() else version}
 
 
 def local_table(part: Message) -> ReferenceTable:

@@ -182,6 +182,27 @@ def test_columns_of_a_file_are_read_where_it_names_them(tmp_path: Path) -> None:
     assert dict(found.options) == {"header": "true", "sep": ";"}
 
 
+def test_options_of_readers_are_those_of_tables() -> None:
+    lazy = of_file(
+        lambda read: read.schema("k string").option("refresh", "5 minutes").json("/t/*.json", mode="FAILFAST")
+    )
+    assert lazy.refresh == "5 minutes" and dict(lazy.options) == {"mode": "FAILFAST"}
+    typed = of_file(lambda read: read.schema("k string").csv("/t.csv", header=True, inferSchema=True))
+    assert dict(typed.options) == {"header": "true"}
+    old = of_file(lambda read: read.schema("k string").format("delta").option("versionAsOf", 3).load("/t"))
+    assert (old.format, old.version, old.options) == ("delta", 3, ())
+    for wrong in (
+        lambda read: read.schema("k string").parquet("/t.parquet", mergeSchema=True),
+        lambda read: read.schema("k string").format("delta").option("versionAsOf", "x").load("/t"),
+        lambda read: read.schema("k string").format("delta").option("timestampAsOf", "2026-01-01").load("/t"),
+        lambda read: read.schema("k string").csv(["/a.csv", "/b.csv"]),
+        lambda read: read.schema("k string").option("refresh", "soon").csv("/t.csv"),
+    ):
+        with pytest.raises(DataflowError) as raised:
+            of_file(wrong)
+        assert raised.value.hint
+
+
 @pytest.mark.parametrize(
     ("content", "read", "what"),
     [
