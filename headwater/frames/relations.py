@@ -20,6 +20,7 @@ from headwater.dataflow.stream import Stream
 from headwater.frames.functions import in_pandas
 from headwater.frames.jobframe import JobFrame, named, stream_of
 from headwater.frames.kafkaoptions import topic_settings
+from headwater.frames.nulls import filled, kept
 from headwater.frames.pickled import calling, unpickled
 from headwater.frames.pythoncolumns import PythonColumns
 from headwater.frames.statictables import file_table, local_table
@@ -54,8 +55,6 @@ _REFUSED = {
     "sample": ("a sample would differ in a repeated batch", "sample"),
     "show_string": ("show() needs a running Spark", "show"),
     "unpivot": ("unpivot is no operator of a stream", "unpivot"),
-    "fill_na": ("fillna is no operator here", "fillna"),
-    "drop_na": ("dropna is no operator here", "dropna"),
     "replace": ("replace is no operator here", "replace"),
 }
 _IN_DATAFLOW = "in a dataflow of hw.flow(...)"
@@ -125,6 +124,8 @@ class PlanReader:
             "with_columns": self._with_columns,
             "with_columns_renamed": self._with_columns_renamed,
             "to_df": self._to_df,
+            "fill_na": self._fill_na,
+            "drop_na": self._drop_na,
             "set_op": self._set_op,
             "map_partitions": self._map_partitions,
             "with_watermark": self._with_watermark,
@@ -279,6 +280,15 @@ class PlanReader:
 
     def _to_df(self, part: Message) -> Stream | ReferenceTable:
         return self.frame(part.input).flat("toDF").toDF(*part.column_names)
+
+    def _fill_na(self, part: Message) -> Stream | ReferenceTable:
+        rows = self.frame(part.input).flat("fillna")
+        changed = filled(rows.schema, part)
+        return rows.withColumns(changed) if changed else rows
+
+    def _drop_na(self, part: Message) -> Stream | ReferenceTable:
+        rows = self.frame(part.input).flat("dropna")
+        return rows.where(kept(rows.schema, part))
 
     def _hint(self, part: Message) -> JobFrame:
         frame = self.frame(part.input)

@@ -191,7 +191,12 @@ def static_frames(spark: Any, path: str, out: str) -> None:
     named.createOrReplaceTempView("named")
     limits.createOrReplaceTempView("limits")
     others = spark.sql("SELECT * FROM named LEFT ANTI JOIN limits ON named.device = limits.device AND limits.most > 55")
-    start(others.drop("words").withColumn("at", F.to_json("at")), out)
+    others = others.drop("words").withColumn("at", F.to_json("at")).withColumn("n", F.col("half").cast("int"))
+    others = others.withColumn("signal", F.when(F.col("signal") < 0, float("nan")).otherwise(F.col("signal")))
+    others.createOrReplaceTempView("others")
+    some = others.na.fill({"owner": "none", "share": 9.75, "n": 2.5, "signal": 0}).dropna(thresh=8)
+    more = others.fillna(7.5).fillna("nothing", subset=["owner", "n"]).dropna(subset=["since", "signal"])
+    start(some.union(more).union(others.dropna()), out)
 
 
 def batches_of_a_query(spark: Any, path: str, out: str, port: int) -> None:

@@ -65,6 +65,28 @@ PAIRS: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [
     (lambda d: d.toDF("a", "b", "c", "d", "e"), lambda s: s.toDF("a", "b", "c", "d", "e")),
     (lambda d: d.repartition(3).coalesce(1).alias("x").cache(), lambda s: s),
     (lambda d: d.hint("broadcast"), lambda s: s),
+    (lambda d: d.fillna(True), lambda s: s),
+    (
+        lambda d: d.fillna(0).na.fill("none", ["machine", "v"]),
+        lambda s: s.with_columns(v="coalesce(nanvl(v, CAST(NULL AS double)), CAST(0L AS double))").with_columns(
+            machine="coalesce(machine, CAST('none' AS string))"
+        ),
+    ),
+    (
+        lambda d: d.fillna({"machine": 1, "v": "2.5"}),
+        lambda s: s.with_columns(
+            machine="coalesce(machine, CAST(1L AS string))",
+            v="coalesce(nanvl(v, CAST(NULL AS double)), CAST('2.5' AS double))",
+        ),
+    ),
+    (
+        lambda d: d.dropna(subset=["machine", "v"]),
+        lambda s: s.where("machine IS NOT NULL AND (v IS NOT NULL AND NOT isnan(v))"),
+    ),
+    (
+        lambda d: d.na.drop("all", subset="machine"),
+        lambda s: s.where("CASE WHEN machine IS NOT NULL THEN 1 ELSE 0 END >= 1"),
+    ),
     (lambda d: hw.layer(d, "site").where("v > 5"), lambda s: s.to_layer("site").where("v > 5")),
     (
         lambda d: timed(d).groupBy(F.window("ts", "1 hour"), "machine").agg(F.avg("v").alias("mean"), F.count("*")),
@@ -268,7 +290,9 @@ WRONG: list[tuple[str, str]] = [
     ("df.writeStream.format('kafka').trigger(realTime='5 seconds').start()", "outputMode"),
     ("df.writeStream.foreach(print).start()", "foreachBatch"),
     ("df.intersect(df)", "unionByName"),
-    ("df.fillna(0)", "coalesce"),
+    ("df.fillna(0, ['nosuch'])", "the columns are"),
+    ("df.dropna(subset=['nosuch'])", "the columns are"),
+    ("df.replace(1, 2)", "CASE WHEN"),
     ("spark.read.schema('id int').json('in').groupBy('id').count()", "join a stream with it"),
     ("spark.read.schema('id int').json('in').writeStream.format('console').start()", "join a stream with it"),
     ("spark.read.schema('id int').json('in').union(spark.read.schema('id int').json('in'))", "join a stream with it"),
