@@ -258,7 +258,7 @@ class _Translator:
 
     def _join(self, source: JoinRelation, views: _Views, hint: PlaceHint) -> ScopedStream:
         if not isinstance(source.left, JoinRelation) and (first := self._table(source.left, views)) is not None:
-            return self._turned(source, first, source.left.alias, views, hint)
+            return self._swapped(source, first, source.left.alias, views, hint)
         left = self._relation(source.left, views, hint)
         table = self._table(source.right, views)
         if table is not None:
@@ -268,10 +268,10 @@ class _Translator:
         with self._at(source.on.at if source.how in ("inner", "left") else source.at):
             return paired(left, right, source.on.node, how=source.how, alias=source.right.alias)
 
-    def _turned(
+    def _swapped(
         self, source: JoinRelation, table: ScopedTable, alias: str, views: _Views, hint: PlaceHint
     ) -> ScopedStream:
-        """Join a reference table with a stream."""
+        """Join a reference table with a stream, as the stream with the table."""
         if source.how != "inner":
             raise self._error(
                 source.left.at, "a reference table's rows without a partner have no time at which they are known",

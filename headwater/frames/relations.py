@@ -40,7 +40,7 @@ _UNION, _GROUPING = 2, 1  # SET_OP_TYPE_UNION, GROUP_TYPE_GROUPBY
 _PANDAS, _ARROW = 205, 207  # SQL_MAP_PANDAS_ITER_UDF, SQL_MAP_ARROW_ITER_UDF
 # JOIN_TYPE_INNER, JOIN_TYPE_LEFT_OUTER, JOIN_TYPE_RIGHT_OUTER, JOIN_TYPE_LEFT_ANTI, JOIN_TYPE_LEFT_SEMI
 _JOINS: dict[int, JoinKind] = {1: "inner", 3: "left", 5: "left_anti", 6: "left_semi"}
-_TURNED: dict[int, JoinKind] = {1: "inner", 4: "left"}
+_SWAPPED: dict[int, JoinKind] = {1: "inner", 4: "left"}
 """Joins of a static DataFrame with a stream, as those of the stream with the static DataFrame."""
 _PLAIN = ("boolean", "byte", "short", "integer", "long", "float", "double", "string")
 _INPUTS = ("input", "left_input", "right_input")
@@ -328,14 +328,14 @@ class PlanReader:
         where = "DataFrame (join)"
         left = named(self.frame(part.left), "left", ())
         right = named(self.frame(part.right), "right", [r.alias for r in left.scope.relations])
-        turned = isinstance(left.rows, ReferenceTable)
-        how = (_TURNED if turned else _JOINS).get(part.join_type)
+        swapped = isinstance(left.rows, ReferenceTable)
+        how = (_SWAPPED if swapped else _JOINS).get(part.join_type)
         if how is None:
             raise DataflowError(
                 "a join of a kind that no operator has",
                 where=where,
                 hint="a stream and a static DataFrame are joined from the side of the stream"
-                if turned
+                if swapped
                 else 'write how="inner" or how="left_outer"; with a static DataFrame, also "left_semi" or "left_anti"',
             )
         both = JobFrame(left.rows, Scope((*left.scope.relations, *right.scope.relations)), (*left.plans, *right.plans))
@@ -350,14 +350,14 @@ class PlanReader:
         using = {name.lower() for name in part.using_columns}
         try:
             stream, scope = _joined(
-                *((right, left) if turned else (left, right)), all_of(conditions), how, once=bool(using)
+                *((right, left) if swapped else (left, right)), all_of(conditions), how, once=bool(using)
             )
         except DataflowError as error:
             raise DataflowError(error.what, where=error.where or where, hint=error.hint) from None
         if how not in ("inner", "left"):
             return self.frame(part.left).over(stream)
         relations = scope.relations
-        if turned:  # the columns of the left side come first
+        if swapped:  # the columns of the left side come first
             *others, table = relations
             kept = [replace(r, columns=tuple(c for c in r.columns if c.name.lower() not in using)) for r in others]
             return JobFrame(stream, Scope((table, *kept)), both.plans)

@@ -46,7 +46,7 @@ _OF_LOCAL_ROWS = {
     "spark.sql.pyspark.legacy.inferMapTypeFromFirstPair.enabled": "false",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
-"""Spark's defaults, which ``createDataFrame`` asks for, but that it never sends rows to a server in parts."""
+"""Settings that ``createDataFrame`` asks for: Spark's defaults, and sizes that make one message of all rows."""
 _ACTIONS = {
     "to_table": "collect",
     "to_pandas": "toPandas",

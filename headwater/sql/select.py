@@ -41,7 +41,8 @@ from headwater.sql.syntax import Call, Star, SyntaxNode
 MOST_QUERIES = 40
 """Deepest accepted nesting of queries in parentheses."""
 _TOP = "for a top list: QUALIFY ROW_NUMBER() OVER (PARTITION BY window ORDER BY n DESC) <= 10"
-_HALVES: dict[str, JoinKind] = {"SEMI": "left_semi", "ANTI": "left_anti"}
+_OF_LEFT: dict[str, JoinKind] = {"SEMI": "left_semi", "ANTI": "left_anti"}
+"""Joins that keep rows of the left side, as they are."""
 _BOUNDED = "write a JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL 1 MINUTE AND a.ts + INTERVAL 1 MINUTE"
 _FROM_RIGHT = "the operator keeps unpaired rows of the left stream only; swap the streams: write b LEFT JOIN a ON ..."
 REFUSED: Mapping[str, tuple[str, str, str]] = {
@@ -82,7 +83,7 @@ REFUSED: Mapping[str, tuple[str, str, str]] = {
 }
 """Words of clauses that no stream has: their name, the reason, and the line to write."""
 _CLAUSES = frozenset([
-    *REFUSED, *_HALVES, "FROM", "WHERE", "GROUP", "HAVING", "QUALIFY", "UNION", "JOIN", "INNER", "LEFT", "ON", "USING",
+    *REFUSED, *_OF_LEFT, "FROM", "WHERE", "GROUP", "HAVING", "QUALIFY", "UNION", "JOIN", "INNER", "LEFT", "ON", "USING",
     "LATERAL", "WATERMARK", "AS", "SELECT",
 ])  # fmt: skip
 _RESERVED = frozenset([
@@ -289,15 +290,15 @@ class _StatementReader(ExpressionReader):
             if token.text == "," and token.kind == "symbol":
                 raise self._error(token, "a comma pairs every row of a stream with all of the other's", _BOUNDED)
             how: JoinKind = "inner"
-            if token.upper in ("INNER", "LEFT", *_HALVES):
+            if token.upper in ("INNER", "LEFT", *_OF_LEFT):
                 self.position += 1
-                if token.upper == "LEFT" and self._peek().upper in _HALVES:
+                if token.upper == "LEFT" and self._peek().upper in _OF_LEFT:
                     token = self._peek()
                     self.position += 1
                 if token.upper == "LEFT":
                     how = "left"
                     self._take_word("OUTER")
-                how = _HALVES.get(token.upper, how)
+                how = _OF_LEFT.get(token.upper, how)
                 self._expect_word("JOIN")
             elif not self._take_word("JOIN"):
                 return found
