@@ -38,7 +38,7 @@ def from_pyspark(name: Label, job: Callable[..., Any], *, locations: Sequence[La
         raise DataflowError(
             "the job cannot be called with a session",
             where="hw.from_pyspark",
-            hint="write a function: def job(spark): ...",
+            hint="give a function of one argument, the session",
         )
     with columns_allowed():
         from headwater.frames.session import offline

@@ -21,14 +21,19 @@ from headwater.cli.app import app
 from headwater.dataflow import habits
 from headwater.dataflow.builder import DataflowBuilder, Reader
 from headwater.dataflow.grouped import Grouped
+from headwater.dataflow.lookup import ReferenceTable
 from headwater.dataflow.rowwindows import Counted, Windowed
 from headwater.dataflow.stream import Stream
+from headwater.dataflow.tablereader import TableReader
 from headwater.dataflow.writer import Writer, WrittenStream
 from headwater.sql import functions, special
 from headwater.sql.names import UNIT_FIRST
 
 ROOT = Path(hw.__file__).parent
-METHODS = [DataflowBuilder, Reader, hw.Dataflow, Stream, Grouped, Counted, Windowed, Writer, WrittenStream]
+METHODS = [
+    DataflowBuilder, Reader, TableReader, hw.Dataflow, Stream, ReferenceTable, Grouped, Counted, Windowed, Writer,
+    WrittenStream,
+]  # fmt: skip
 
 
 def constants(node: ast.AST) -> str:
@@ -62,7 +67,7 @@ def hints_in_code() -> Iterator[tuple[str, str]]:
 
 
 def hints_of_habits() -> Iterator[tuple[str, str]]:
-    for table in (habits.STREAM, habits.GROUPED, habits.READER, habits.WRITER, habits.BUILDER):
+    for table in (habits.STREAM, habits.GROUPED, habits.READER, habits.TABLE, habits.WRITER, habits.BUILDER):
         for name, text in table.items():
             yield f"habits, {name}", text
 
