@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
@@ -17,7 +18,7 @@ from headwater.sql.joinbounds import LEFT, RIGHT, JoinTerms, join_terms
 from headwater.sql.lexer import quote_name, quoted
 from headwater.sql.printer import printed
 from headwater.sql.rewrite import mapped
-from headwater.sql.scope import Scope, ScopeColumn, all_of, conjuncts, contains
+from headwater.sql.scope import Scope, all_of, conjuncts, contains
 from headwater.sql.statement import JoinKind, RankCall
 from headwater.sql.syntax import CaseWhen, Name, PredicateCall, SyntaxNode
 
@@ -71,28 +72,24 @@ def paired(one: ScopedStream, other: ScopedStream, condition: SyntaxNode, *, how
     if terms.right:
         right = filtered(right, theirs.resolve(all_of([parts[n] for n in terms.right])))
     copied = by_window and how == "left"
-    right, names = _renamed(left, right, terms, alias, copied=copied)
+    right, names = _renamed(left, right, terms.keys, alias, copied=copied)
     keys = tuple(dict.fromkeys(k for k, _ in terms.keys))
     bounds = None if by_window or terms.earliest is None or terms.latest is None else (terms.earliest, terms.latest)
     joined = left.join(right, keys, between=bounds, how=how)
     time = Name((names[times[1].lower()],))
     keyed = {} if copied else {right_.lower(): left_ for left_, right_ in terms.keys}
 
-    def after(column: ScopeColumn) -> ScopeColumn:
-        def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
-            if not isinstance(node, Name) or node.parts[0].lower() in bound:
-                return None
-            name = node.parts[0].lower()
-            key = Name((keyed[name], *node.parts[1:])) if name in keyed else None
-            if key is not None and how == "left":
-                # Rows without a partner have no value of its key; a partner always has an event time.
-                return CaseWhen(None, ((PredicateCall("IS NULL", True, time), key),), None)
-            return key or Name((names[name], *node.parts[1:]))
+    def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
+        if not isinstance(node, Name) or node.parts[0].lower() in bound:
+            return None
+        name = node.parts[0].lower()
+        key = Name((keyed[name], *node.parts[1:])) if name in keyed else None
+        if key is not None and how == "left":
+            # Rows without a partner have no value of its key; a partner always has an event time.
+            return CaseWhen(None, ((PredicateCall("IS NULL", True, time), key),), None)
+        return key or Name((names[name], *node.parts[1:]))
 
-        return replace(column, value=mapped(column.value, place))
-
-    moved = (replace(r, columns=tuple(map(after, r.columns))) for r in theirs.relations)
-    scope = Scope((*mine.relations, *moved))
+    scope = Scope((*mine.relations, *_placed(theirs, place).relations))
     if terms.both:
         joined = filtered(joined, scope.resolve(all_of([parts[n] for n in terms.both])))
     return joined, scope
@@ -123,35 +120,19 @@ def looked_up(
     for key, theirs_ in terms.keys:
         if (first := keys.setdefault(key, theirs_)).lower() != theirs_.lower():
             table = table.where(f"{quoted(first)} = {quoted(theirs_)}")
-    # Rows without a partner have no value of its keys, so these are columns of their own.
-    apart = how == "left" and not once
-    copied = {r.lower() for r in keys.values()} if apart else frozenset[str]()
-    used = [*stream.columns]
-    names = {theirs_.lower(): key for key, theirs_ in keys.items()}
-    pairs = [(key, quoted(theirs_)) for key, theirs_ in keys.items()]
-    for column in table.columns if how in ("inner", "left") else ():
-        if column.lower() in names and column.lower() not in copied:
-            continue
-        taken = column.lower() in {u.lower() for u in used}
-        name = free_name(f"{alias or 'right'}_{column}", [*used, *table.columns]) if taken else column
-        used.append(name)
-        names[column.lower()] = name
-        pairs.append((name, quoted(column)))
-    if [(name, quoted(name)) for name in table.columns] != pairs:
-        table = table.select(*(f"{value} AS {quoted(name)}" for name, value in pairs))
-    joined = stream.join(table, tuple(keys), how=how)
     if how not in ("inner", "left"):
-        return joined, mine
+        table = table.select(*(f"{quoted(theirs_)} AS {quoted(key)}" for key, theirs_ in keys.items()))
+        return stream.join(table, tuple(keys), how=how), mine
+    # Where a row has no partner, the table's keys are NULL: they are columns apart from those of the stream.
+    table, names = _renamed(stream, table, list(keys.items()), alias, copied=how == "left" and not once)
+    joined = stream.join(table, tuple(keys), how=how)
 
     def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
         if not isinstance(node, Name) or node.parts[0].lower() in bound:
             return None
         return Name((names[node.parts[0].lower()], *node.parts[1:]))
 
-    moved = (
-        replace(r, columns=tuple(replace(c, value=mapped(c.value, place)) for c in r.columns)) for r in theirs.relations
-    )
-    scope = Scope((*mine.relations, *moved))
+    scope = Scope((*mine.relations, *_placed(theirs, place).relations))
     if terms.both:
         joined = filtered(joined, scope.resolve(all_of([parts[n] for n in terms.both])))
     return joined, scope
@@ -187,6 +168,11 @@ def _sided(scope: Scope, side: str) -> Scope:
     def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
         return Name((side, *node.parts)) if isinstance(node, Name) and node.parts[0].lower() not in bound else None
 
+    return _placed(scope, place)
+
+
+def _placed(scope: Scope, place: Callable[[SyntaxNode, frozenset[str]], SyntaxNode | None]) -> Scope:
+    """Replace names in the values of a scope's columns."""
     relations = tuple(
         replace(r, columns=tuple(replace(c, value=mapped(c.value, place)) for c in r.columns)) for r in scope.relations
     )
@@ -200,16 +186,16 @@ def _with_times(times: list[str], alias: str) -> str:
 
 
 def _renamed(
-    left: Stream, right: Stream, terms: JoinTerms, alias: str, *, copied: bool
-) -> tuple[Stream, dict[str, str]]:
-    """Give the right stream's keys the left names, and its other columns names that the left stream has not.
+    left: Stream, right: Rows, pairs_of_keys: Sequence[tuple[str, str]], alias: str, *, copied: bool
+) -> tuple[Rows, dict[str, str]]:
+    """Give the right side's keys the left names, and its other columns names that the left stream has not.
 
     ``copied``: its keys are kept under other names too, which are NULL where a row has no partner.
     """
-    keys = {theirs.lower(): mine for mine, theirs in terms.keys}
+    keys = {theirs.lower(): mine for mine, theirs in pairs_of_keys}
     used = [*left.columns]
     names: dict[str, str] = {}
-    pairs = [(theirs, mine) for mine, theirs in terms.keys]
+    pairs = [(theirs, mine) for mine, theirs in pairs_of_keys]
     for column in right.columns:
         if column.lower() in keys and not copied:
             names[column.lower()] = keys[column.lower()]

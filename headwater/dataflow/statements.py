@@ -274,7 +274,7 @@ class _Translator:
         """Join a reference table with a stream, as the stream with the table."""
         if source.how != "inner":
             raise self._error(
-                source.left.at, "a reference table's rows without a partner have no time at which they are known",
+                source.left.at, "a row of a reference table without a partner would only come at the end of the stream",
                 "begin with the stream: FROM readings r LEFT JOIN machines m ON r.machine = m.machine",
             )  # fmt: skip
         stream = self._relation(source.right, views, hint)

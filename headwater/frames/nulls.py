@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from headwater.core.errors import DataflowError
-from headwater.core.text import cut
+from headwater.sql.coercion import is_numeric
 from headwater.sql.columns import Message
 from headwater.sql.lexer import quote_string, quoted
 from headwater.sql.schema import Column, Schema
 
 _FLOATING = ("float", "double")
-_NUMBERS = ("tinyint", "smallint", "int", "bigint", *_FLOATING)
 
 
 def filled(schema: Schema, part: Message) -> dict[str, str]:
@@ -21,40 +19,30 @@ def filled(schema: Schema, part: Message) -> dict[str, str]:
 
     One value is for the columns of its type: a number for all numbers. Several are for a column each.
     """
-    values = [_literal(value) for value in part.values]
+    values, columns = [_literal(value) for value in part.values], _columns(schema, part)
     if len(values) > 1:
-        columns = _columns(schema, part.cols, "fillna")
         return {c.name: _without_null(c, text) for c, (_, text) in zip(columns, values, strict=True)}
     ((kind, text),) = values
-    columns = _columns(schema, part.cols, "fillna")
     return {c.name: _without_null(c, text) for c in columns if _kind_of(c) == kind}
 
 
 def kept(schema: Schema, part: Message) -> str:
     """Return the condition of the rows that a ``dropna`` keeps. NaN counts as NULL."""
-    known = [_is_known(column) for column in _columns(schema, part.cols, "dropna")]
+    known = [_is_known(column) for column in _columns(schema, part)]
     if not part.HasField("min_non_nulls"):
         return " AND ".join(known)
     counted = " + ".join(f"CASE WHEN {one} THEN 1 ELSE 0 END" for one in known)
     return f"{counted} >= {part.min_non_nulls}"
 
 
-def _columns(schema: Schema, names: Iterable[str], method: str) -> list[Column]:
-    """Return the columns of some names, or all where there are none."""
-    given = list(names)
-    missing = [name for name in given if schema.find(name) is None]
-    if missing:
-        raise DataflowError(
-            f"{method}: no column {cut(', '.join(missing), 200)}",
-            hint=f"the columns are {cut(', '.join(schema.names), 600)}",
-        )
-    return [schema.column(name) for name in given] if given else list(schema.columns)
+def _columns(schema: Schema, part: Message) -> list[Column]:
+    """Return the columns that a call names, or all where it names none."""
+    return [schema.column(name) for name in part.cols] or list(schema.columns)
 
 
 def _kind_of(column: Column) -> str:
     """Return the kind of values that one value fills."""
-    text = column.type.text
-    return "number" if text in _NUMBERS or text.startswith("decimal(") else text
+    return "number" if is_numeric(column.type) else column.type.text
 
 
 def _without_null(column: Column, value: str) -> str:

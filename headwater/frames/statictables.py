@@ -164,8 +164,10 @@ def _value(value: Any, kind: DataType) -> Any:
             return base64.b64encode(value).decode()
         case float(), _:
             return value if math.isfinite(value) else _SPECIAL[str(value)]
-        case Decimal() | datetime() | date(), _:
-            return str(value) if isinstance(value, Decimal) else value.isoformat()
+        case Decimal(), _:
+            return str(value)
+        case (datetime() | date(), _):
+            return value.isoformat()
         case ((bool() | int() | str()), _):
             return value
     raise DataflowError(
