@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from headwater.placement.problem import Ints
 from headwater.placement.queueing import Floats
 
 Factor = tuple[tuple[int, ...], Floats]
@@ -24,7 +25,7 @@ class Eliminated:
 
     ``order``: later variables' tables are over earlier ones only. ``tables``: for each variable the variables of its
     table, itself first, and the table: the least that all later variables in ``order`` can add. ``least``: the same
-    without the variable itself. ``bound``: the overall minimum.
+    without the variable itself, 0 where that is infinite. ``bound``: the overall minimum.
     """
 
     order: tuple[int, ...]
@@ -37,13 +38,23 @@ class Eliminated:
         """Number of entries of all tables."""
         return sum(table.size for _, table in self.tables.values())
 
-    def increments(self, variable: int, values: Mapping[int, int]) -> Floats:
-        """Return the increase of the bound by each value of a variable, given earlier variables' values."""
+    def increments(self, variable: int, values: Mapping[int, int | Ints]) -> Floats:
+        """Return the increase of the bound by each value of a variable, given earlier variables' values.
+
+        With arrays of values, one for each of several prefixes: [prefix, value].
+        """
         scope, table = self.tables[variable]
         given = tuple(values[v] for v in scope[1:])
-        least = float(self.least[variable][given])
         column: Floats = np.moveaxis(table, 0, -1)[given]
-        return column - (least if least < math.inf else 0.0)
+        increments: Floats = column - self.least[variable][given][..., None]
+        return increments
+
+    def solution(self) -> dict[int, int]:
+        """Return the value of each variable in a solution of least cost."""
+        values: dict[int, int] = {}
+        for variable in self.order:
+            values[variable] = int(np.argmin(self.increments(variable, values)))
+        return values
 
 
 def eliminate(sizes: Mapping[int, int], factors: Sequence[Factor], most: int) -> Eliminated | None:
@@ -71,14 +82,15 @@ def eliminate(sizes: Mapping[int, int], factors: Sequence[Factor], most: int) ->
         for factor in mine:
             table = table + _aligned(factor, scope)
         tables[variable] = scope, table
-        least[variable] = table.min(axis=0)
+        smallest = table.min(axis=0)
+        least[variable] = np.where(smallest < math.inf, smallest, 0.0)
         if len(scope) > 1:
             number = len(factors) + len(tables)
-            remaining[number] = scope[1:], least[variable]
+            remaining[number] = scope[1:], smallest
             for v in scope[1:]:
                 near[v].append(number)
         else:
-            bound += float(least[variable])
+            bound += float(smallest)
     return Eliminated(tuple(reversed(order)), tables, least, bound)
 
 

@@ -10,17 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headwater.placement.beam import beam
 from headwater.placement.places import Places, from_lists, places
 from headwater.placement.placing import Placing
+from headwater.placement.prices import priced_tables
 from headwater.placement.problem import Placement, Problem
 from headwater.placement.queueing import Floats
 from headwater.placement.tables import Tables, tables_of_groups, tables_over
 
 _EACH = 4
+"""Values that a search in depth tries at least, of each operator: enough to find a placement."""
+_LEAST_WIDTH = 20
+_NARROW = 2
+"""Part of the width with which prices are not needed."""
 _CLOSE = 1e-9
 """Relative; a value within this distance of a bound has reached it."""
 
@@ -54,15 +60,17 @@ class Found:
 class Effort:
     """Effort of the search.
 
-    ``entries``: of the largest table; ``nodes``: of one search; ``clouds``: number of clouds near each pinned
-    operator. Without proof the search restarts with more hosts, up to ``rounds`` times or until all tables have
-    had ``work`` entries, and beyond that while no placement is found.
+    ``entries``: of the largest table; ``nodes``: of one search in depth; ``width``: of one in breadth, summed over
+    operators; ``clouds``: number of clouds near each pinned operator. Without proof the search restarts with more
+    hosts, up to ``rounds`` times, or until all tables and searches have had ``work`` entries and steps; beyond that
+    while no placement is found, up to ``most`` times.
     """
 
     entries: int = 4_000_000
-    nodes: int = 1_000
-    work: int = 100_000
-    rounds: int = 5
+    nodes: int = 200
+    width: int = 7_000
+    work: int = 300_000
+    rounds: int = 12
     most: int = 20
     clouds: int = 1
 
@@ -76,7 +84,8 @@ def optimal(
 ) -> Found | None:
     """Return the placement of least AL; None if the tables are too large.
 
-    ``other``: returns another placement and its AL; it is asked where the first search finds none.
+    ``other``: returns another placement and its AL; it is asked where the first search finds none, or the searches do
+    not end without prices.
     """
     effort = effort or Effort()
     if problem.together:
@@ -84,35 +93,86 @@ def optimal(
     listed = from_lists(problem)
     zones = dict.fromkeys(_zones(problem, effort.clouds, listed), 1)
     found: Found | None = None
+    prices: dict[int, float] | None = None
     nodes = work = 0
     for turn in range(max(effort.rounds, effort.most)):
         among = places(problem, zones, listed, rests=turn > 0)
-        made = tables_over(problem, among, effort.entries)
+        known = (None, math.inf) if found is None else (found.placement, found.latency)
+        if prices is None:
+            made = tables_over(problem, among, effort.entries)
+        else:
+            made = priced_tables(problem, among, effort.entries, known[1], prices)
         if made is None:
             break
         tables, domains = made
-        search = _Search(tables, _steps(problem, effort), math.inf if found is None else found.latency)
-        search.run()
-        nodes += search.nodes
-        placement, least = search.best or (None if found is None else found.placement), search.least
-        if placement is None and turn == 0 and (known := other()) is not None:
-            placement, least = known
+        outcome = _searched(tables, effort, known, other if turn == 0 else _none)
+        nodes += outcome.nodes
+        if prices is None and not outcome.complete:
+            prices = {}
+            if (one := other()) is not None and one[1] < outcome.latency:
+                outcome = replace(outcome, placement=one[0], latency=one[1])
         # Without stand-ins for all, only the bound of the elimination holds for all hosts.
-        bound = search.bound if turn > 0 else tables.bound
-        bound = min(least, max(bound, 0.0 if found is None else found.bound))
-        found = Found(placement, least, bound, search.exhausted, nodes)
-        work += tables.eliminated.entries
-        spent = turn + 1 >= effort.rounds or work > effort.work or not search.exhausted
-        if found.proven or (placement is not None and spent):
+        bound = outcome.bound if turn > 0 else tables.bound
+        bound = min(outcome.latency, max(bound, 0.0 if found is None else found.bound))
+        found = Found(outcome.placement, outcome.latency, bound, outcome.complete, nodes)
+        work += tables.eliminated.entries + outcome.nodes
+        spent = turn + 1 >= effort.rounds or (turn > 0 and work > effort.work)
+        lacking = _lacking(problem, among, {o: int(domains[o][v]) for o, v in outcome.relaxed.items()})
+        if found.proven or (found.placement is not None and spent) or (turn > 0 and not lacking):
             break
-        for zone in _lacking(problem, among, {o: int(domains[o][v]) for o, v in search.relaxed.items()}):
+        for zone in lacking:
             zones[zone] = zones.get(zone, 0) + 1
     return found
 
 
-def _steps(problem: Problem, effort: Effort) -> int:
-    """Return how many values a search may try: one for each operator is the least with which it finds a placement."""
-    return max(effort.nodes, _EACH * len(problem.application))
+@dataclass(frozen=True)
+class _Outcome:
+    """Of a search through tables.
+
+    ``bound``: of placements on their hosts and stand-ins. ``complete``: it is not loose for lack of time. ``relaxed``:
+    the values of the best solution with stand-ins.
+    """
+
+    placement: Placement | None
+    latency: float
+    bound: float
+    complete: bool
+    relaxed: Mapping[int, int]
+    nodes: int
+
+
+def _searched(
+    tables: Tables,
+    effort: Effort,
+    known: tuple[Placement | None, float],
+    other: Callable[[], tuple[Placement, float] | None] = _none,
+) -> _Outcome:
+    """Search in depth, which knows no prices, and in breadth if that does not end in time."""
+    if tables.charges:
+        return _wide(tables, effort, _Outcome(*known, tables.bound, False, tables.eliminated.solution(), 0))
+    search = _Search(tables, max(effort.nodes, _EACH * len(tables.problem.application)), known[1])
+    search.run()
+    placement, least = search.best or known[0], search.least
+    if placement is None and (found := other()) is not None:
+        placement, least = found
+    deep = _Outcome(placement, least, search.bound, search.exhausted, search.relaxed, search.nodes)
+    return deep if deep.complete else _wide(tables, effort, deep)
+
+
+def _wide(tables: Tables, effort: Effort, before: _Outcome) -> _Outcome:
+    """Search in breadth."""
+    width = max(_LEAST_WIDTH, effort.width // len(tables.problem.application))
+    found = beam(tables, width if tables.charges else width // _NARROW, before.latency)
+    if found is None:
+        return before
+    return _Outcome(
+        found.placement or before.placement,
+        found.latency,
+        max(before.bound, found.bound),
+        found.complete,
+        found.relaxed or before.relaxed,
+        before.nodes + found.seen,
+    )
 
 
 def _of_groups(problem: Problem, effort: Effort) -> Found | None:
@@ -120,10 +180,9 @@ def _of_groups(problem: Problem, effort: Effort) -> Found | None:
     tables = tables_of_groups(problem, effort.entries)
     if tables is None:
         return None
-    search = _Search(tables, _steps(problem, effort), math.inf)
-    search.run()
-    bound = search.bound if tables.whole else 0.0  # without all choices nothing is known of the others
-    return Found(search.best, search.least, bound, search.exhausted, search.nodes)
+    outcome = _searched(tables, effort, (None, math.inf))
+    bound = outcome.bound if tables.whole else 0.0  # without all choices nothing is known of the others
+    return Found(outcome.placement, outcome.latency, bound, outcome.complete, outcome.nodes)
 
 
 def _zones(problem: Problem, clouds: int, listed: Sequence[int]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from headwater.core.errors import HeadwaterError, PlacementError, suggestion
@@ -22,9 +22,15 @@ from headwater.placement.search import HostScan
 from headwater.placement.tcep import MergedOperators, Sorted, tcep
 from headwater.placement.why import Unplaceable
 
-_IMPROVED = 3
-"""Best placements of other strategies that are improved step by step where the optimum is not proven."""
+_IMPROVED = 2
+"""Placements of other strategies that are improved step by step where the optimum is not proven."""
+_ALL = 100
+"""The same where the bound is far."""
+_FAR = 0.2
+"""Relative distance to a bound that is far."""
 
+_STARTS = ("aels_rp_la", "aels", "cloud_only")
+"""Strategies from whose placement ``local_search`` starts: the first that finds one."""
 _QUICK = ("aels", "tcep")
 """Strategies that are tried before a search."""
 _SHORT = Effort(nodes=2_000)
@@ -166,7 +172,7 @@ def _local_search(problem: Problem, plain: bool, options: dict[str, Any]) -> Str
 def _start(problem: Problem) -> Placement:
     """Return the first placement that a strategy finds; if none does, raise the first error."""
     failed: list[HeadwaterError] = []
-    for name in ("aels_rp_la", "aels", "cloud_only"):
+    for name in _STARTS:
         try:
             return GREEDY[name](problem, Indexed)
         except Unplaceable as error:
@@ -176,23 +182,21 @@ def _start(problem: Problem) -> Placement:
 
 def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> StrategyChoice:
     effort = options.pop("effort", Effort())
-
-    def other() -> tuple[Placement, float] | None:
-        first = _first(problem)
-        return None if first is None else (first, evaluate(problem, first).latency)
-
-    found = optimal(problem, effort, other, **options)
+    others = _Others(problem, plain)
+    found = optimal(problem, effort, partial(others.improved, _IMPROVED), **options)
     if found is None:
         note = (
             f"tables over its operators exceed {effort.entries:,} entries: this is the best placement of all other "
             "strategies, improved step by step, without a bound"
         )
-        return StrategyChoice(_best_of_others(problem, plain, None), notes=(note,))
+        return StrategyChoice(others.any_improved(_ALL), notes=(note,))
     if found.placement is not None and found.proven:
         return StrategyChoice(found.placement, found.bound)
     if found.impossible:
         raise _impossible(problem)
-    placement = _best_of_others(problem, plain, found.placement)
+    placement = others.any_improved(_IMPROVED, found.placement)
+    if evaluate(problem, placement).latency > found.bound * (1 + _FAR):
+        placement = others.any_improved(_ALL, placement)
     if evaluate(problem, placement).latency <= found.bound * (1 + 1e-9):
         return StrategyChoice(placement, found.bound)
     notes = (f"the search ended after {found.nodes:,} steps without a full proof",)
@@ -210,30 +214,57 @@ def _impossible(problem: Problem) -> Unplaceable:
     return error
 
 
-def _best_of_others(problem: Problem, plain: bool, known: Placement | None) -> Placement:
-    """Return the best placement that any strategy finds, or the known one, improved step by step.
+class _Others:
+    """Placements of the other strategies, which are improved step by step: the best first."""
 
-    Raises the first error if there is none.
-    """
-    found: dict[Placement, float] = {}
-    failed: list[Unplaceable] = []
-    if known is not None:
-        found[known] = evaluate(problem, known).latency
-    for name in (*GREEDY, "tcep"):
-        try:
-            placement = STRATEGIES[name](problem, plain, {}).placement
-        except Unplaceable as error:
-            failed.append(error)
-            continue
-        if not shortages(problem, placement):
-            found[placement] = evaluate(problem, placement).latency
-    if not found:
-        raise failed[0]
-    for start in sorted(found, key=lambda one: found[one])[:_IMPROVED]:
-        search = (HostScan if plain else Indexed)(Placing(problem))
-        better = local_search(problem, start, search)
-        found.setdefault(better, evaluate(problem, better).latency)
-    return min(found, key=lambda one: found[one])
+    def __init__(self, problem: Problem, plain: bool) -> None:
+        self._problem, self._plain = problem, plain
+        self._failed: list[Unplaceable] = []
+        self._known: dict[Placement, float] = {}
+        self._tried: set[Placement] = set()
+
+    @cached_property
+    def _starts(self) -> list[Placement]:
+        """The best placement, that from which ``local_search`` starts, then the others."""
+        found: dict[str, Placement] = {}
+        for name in (*GREEDY, "tcep"):
+            try:
+                placement = STRATEGIES[name](self._problem, self._plain, {}).placement
+            except Unplaceable as error:
+                self._failed.append(error)
+                continue
+            if not shortages(self._problem, placement):
+                found[name] = placement
+                self._add(placement)
+        start = [found[name] for name in _STARTS if name in found][:1]
+        ranked = sorted(found.values(), key=lambda one: self._known[one])
+        return list(dict.fromkeys((*ranked[:1], *start, *ranked)))
+
+    def improved(self, count: int) -> tuple[Placement, float] | None:
+        """Return the best placement and its AL, after the first ``count`` are improved; None if there is none."""
+        for start in self._starts[:count]:
+            self._improve(start)
+        return min(self._known.items(), key=lambda one: one[1], default=None)
+
+    def any_improved(self, count: int, known: Placement | None = None) -> Placement:
+        """Return the same, also improved from a ``known`` placement. Raises the first error if there is none."""
+        if known is not None:
+            self._add(known)
+            self._improve(known)
+        found = self.improved(count)
+        if found is None:
+            raise self._failed[0]
+        return found[0]
+
+    def _improve(self, start: Placement) -> None:
+        if start not in self._tried:
+            self._tried.add(start)
+            search = (HostScan if self._plain else Indexed)(Placing(self._problem))
+            self._add(local_search(self._problem, start, search))
+
+    def _add(self, placement: Placement) -> None:
+        if placement not in self._known:
+            self._known[placement] = evaluate(self._problem, placement).latency
 
 
 STRATEGIES: dict[str, _Strategy] = {

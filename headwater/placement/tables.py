@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
@@ -28,7 +28,8 @@ class Tables:
 
     ``members``: for each variable its operators. ``choices``: for each of its values a host for each of
     these, −1 for a stand-in. ``bound``: the least AL without capacities. ``whole``: whether the choices are all that
-    there are.
+    there are. ``charges``: for each variable what each value costs at the prices of cpu, included in the tables; empty
+    without prices. ``credit``: the price of all priced cpu, which is taken off ``bound``.
     """
 
     problem: Problem
@@ -37,12 +38,17 @@ class Tables:
     eliminated: Eliminated
     bound: float
     whole: bool = True
+    charges: Mapping[int, Floats] = field(default_factory=dict)
+    credit: float = 0.0
 
 
-def tables_over(problem: Problem, among: Places, entries: int) -> tuple[Tables, Mapping[int, Ints]] | None:
+def tables_over(
+    problem: Problem, among: Places, entries: int, prices: Floats | None = None
+) -> tuple[Tables, Mapping[int, Ints]] | None:
     """Return the tables of operators over places, and for each operator the place of each value.
 
-    None if a table would have more than ``entries``.
+    ``prices``: of each place's cpu, in s of AL for each unit of work/s. None if a table would have more than
+    ``entries``.
     """
     application = problem.application
     pinned = {o: w.host for o, w in enumerate(application.operators) if w.host is not None}
@@ -63,13 +69,20 @@ def tables_over(problem: Problem, among: Places, entries: int) -> tuple[Tables, 
     domains = {o: np.flatnonzero(np.isfinite(cost)) for o, cost in costs.items()}
     domains = {o: domain if len(domain) else np.zeros(1, np.int64) for o, domain in domains.items()}
     factors: list[Factor] = [((o,), cost[domains[o]]) for o, cost in costs.items()]
+    charges: dict[int, Floats] = {}
+    credit = 0.0
+    if prices is not None:
+        charges = {o: application.work[o] * prices[domain] for o, domain in domains.items()}
+        credit = float(prices @ np.where(prices > 0, among.cpu_free, 0.0))
+        factors += [((o,), charge) for o, charge in charges.items()]
     factors += [((u, v), table[np.ix_(domains[u], domains[v])]) for (u, v), table in pairs.items()]
     eliminated = eliminate({o: len(domain) for o, domain in domains.items()}, factors, entries)
     if eliminated is None:
         return None
     members = {o: (o,) for o in domains}
     choices = {o: [(h,) for h in among.host[domain].tolist()] for o, domain in domains.items()}
-    return Tables(problem, members, choices, eliminated, eliminated.bound + always), domains
+    bound = eliminated.bound + always - credit
+    return Tables(problem, members, choices, eliminated, bound, charges=charges, credit=credit), domains
 
 
 def tables_of_groups(problem: Problem, entries: int) -> Tables | None:
