@@ -35,6 +35,13 @@ def with_free_cpu(problem: Problem, share: float) -> Problem:
     return replace(problem, topology=replace(problem.topology, hosts=hosts))
 
 
+def with_wide_links(problem: Problem) -> Problem:
+    """Leave cpu and memory as the only capacities."""
+    topology = problem.topology
+    hosts = replace(topology.hosts, lan_bandwidth=np.full(len(topology.hosts), math.inf))
+    return replace(problem, topology=replace(topology, hosts=hosts, network=topology.network.widened(None, 1e9)))
+
+
 def every_host(problem: Problem) -> Places:
     """Return all hosts as places, without stand-ins."""
     found = places(problem, dict.fromkeys(range(problem.network.zones), 9))
@@ -95,18 +102,34 @@ def test_prices_raise_the_bound_up_to_the_optimum_only(seeds: int) -> None:
 def test_operators_of_a_group_take_of_a_host_together() -> None:
     cut = placed = 0
     for seed in range(40):
-        problem = with_free_cpu(grouped(seed, hosts=2), 0.3 + 0.1 * (seed % 3))
+        problem = with_wide_links(with_free_cpu(grouped(seed, hosts=2), 0.15 + 0.1 * (seed % 3)))
         least, tables = best(problem), tables_of_groups(problem, ENTRIES)
         assert tables is not None and tables.whole
-        for width in (1, 3, 10_000):
+        for width in (1, 3):
             one = beam(tables, width, math.inf)
             assert one is not None and one.bound <= least * (1 + 1e-9), seed
             cut += not one.complete
-            if one.placement is not None:
-                assert not shortages(problem, one.placement) and one.latency >= least * (1 - 1e-9)
+            assert one.placement is None or one.latency >= least * (1 - 1e-9)
+        one = beam(tables, 10_000, math.inf)
+        assert one is not None and one.complete and one.bound == pytest.approx(least), seed
+        assert one.latency == one.bound and (one.placement is None) == math.isinf(least)
         placed += math.isfinite(least)
-        assert one.placement is None or one.latency > one.bound * (1 + 1e-9) or one.latency == pytest.approx(least)
-    assert placed > 5 and cut
+    assert 5 < placed < 35 and cut
+
+
+def test_where_only_hosts_are_full_a_wide_beam_is_exact() -> None:
+    infeasible = 0
+    for seed in range(40):
+        problem = with_wide_links(crowded(seed))
+        least, among = best(problem), every_host(problem)
+        for prices in (None, np.random.default_rng(seed).choice([0.0, 1e-3], len(among))):
+            made = tables_over(problem, among, ENTRIES, prices)
+            assert made is not None
+            one = beam(made[0], 10_000, math.inf)
+            assert one is not None and one.complete and one.bound == pytest.approx(least), seed
+            assert one.latency == one.bound and (one.placement is None) == math.isinf(least)
+        infeasible += math.isinf(least)
+    assert 0 < infeasible < 30
 
 
 @pytest.mark.parametrize("seeds", [60, pytest.param(600, marks=pytest.mark.long)])
