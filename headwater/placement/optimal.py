@@ -61,9 +61,9 @@ class Effort:
     """Effort of the search.
 
     ``entries``: of the largest table; ``nodes``: of one search in depth; ``width``: of one in breadth, summed over
-    operators; ``clouds``: number of clouds near each pinned operator. Without proof the search restarts with more
-    hosts, up to ``rounds`` times, or until all tables and searches have had ``work`` entries and steps; beyond that
-    while no placement is found, up to ``most`` times.
+    operators, 0 for none; ``clouds``: number of clouds near each pinned operator. Without proof the search restarts
+    with more hosts, up to ``rounds`` times, or until all tables and searches have had ``work`` entries and steps;
+    beyond that while no placement is found, up to ``most`` times.
     """
 
     entries: int = 4_000_000
@@ -107,7 +107,7 @@ def optimal(
         tables, domains = made
         outcome = _searched(tables, effort, known, other if turn == 0 else _none)
         nodes += outcome.nodes
-        if prices is None and not outcome.complete:
+        if prices is None and not outcome.complete and effort.width:
             prices = {}
             if (one := other()) is not None and one[1] < outcome.latency:
                 outcome = replace(outcome, placement=one[0], latency=one[1])
@@ -156,7 +156,7 @@ def _searched(
     if placement is None and (found := other()) is not None:
         placement, least = found
     deep = _Outcome(placement, least, search.bound, search.exhausted, search.relaxed, search.nodes)
-    return deep if deep.complete else _wide(tables, effort, deep)
+    return deep if deep.complete or not effort.width else _wide(tables, effort, deep)
 
 
 def _wide(tables: Tables, effort: Effort, before: _Outcome) -> _Outcome:

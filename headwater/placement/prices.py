@@ -27,7 +27,7 @@ def priced_tables(
 ) -> tuple[Tables, Mapping[int, Ints]] | None:
     """Return the tables with the greatest bound found; None as ``tables_over``.
 
-    ``known``: AL of a placement, s; ∞ if there is none. ``prices``: by host, in s for each unit of work/s; they are replaced.
+    ``known``: AL of a placement, s, or ∞. ``prices``: by host, in s for each unit of work/s; they are replaced.
     """
     real = (among.host >= 0) & (among.cpu_free > 0)
     free = np.where(real, among.cpu_free, 1.0)
