@@ -69,6 +69,11 @@ class Index:
         return self._best(np.arange(len(self.host)))
 
     @cached_property
+    def filled(self) -> Ints:
+        """The zones that have hosts."""
+        return np.flatnonzero(np.diff(self.blocks))
+
+    @cached_property
     def _fronts(self) -> dict[tuple[int, int], Front]:
         return {}
 
@@ -178,8 +183,7 @@ class Indexed:
                     best, least = host, cost
         if listed is None:
             allowed = self._index.every_zone if zones is None else zones
-            reach = (0, len(allowed))
-            best = int(self._find(False, allowed, *reach, best, least, *self._given(operator)))
+            best = int(self._find(False, allowed, self._index.filled, best, least, *self._given(operator)))
         return best if best >= 0 else None
 
     def nearest(self, operator: int, zone: int) -> int | None:
@@ -193,9 +197,8 @@ class Indexed:
         ]
         least, best = min(looked_at, default=(math.inf, -1))
         if listed is None:
-            reach = (zone, zone + 1)
-            every = self._index.every_zone
-            best = int(self._find(True, every, *reach, best, least, *self._given(operator)))
+            only = np.array([zone], dtype=np.int64)
+            best = int(self._find(True, self._index.every_zone, only, best, least, *self._given(operator)))
         return best if best >= 0 else None
 
     def _given(self, operator: int) -> tuple[Any, ...]:
@@ -225,8 +228,7 @@ class Indexed:
 def _find(
     by_latency: bool,
     zones: Bools,
-    first_zone: int,
-    end_zone: int,
+    among: Ints,
     best: int,
     least: float,
     far: Floats,
@@ -252,19 +254,20 @@ def _find(
 ) -> int:
     """Return the host of least cost (or LAN latency) if it is better than ``best``, else ``best``.
 
-    ``least`` is the cost of ``best``. Bounds sum the same terms in the same order as costs, each term no greater:
-    with rounding they stay below, so no better host is missed.
+    ``zones``: whether each may be used. ``among``: the zones to look at. ``least`` is the cost of ``best``. Bounds sum
+    the same terms in the same order as costs, each term no greater: with rounding they stay below, so no better host is
+    missed.
     """
     first, shortest = -1, math.inf
-    for z in range(first_zone, end_zone):
+    for z in among:
         if zones[z] and far[z] < shortest:
             first, shortest = z, far[z]
     if first < 0:
         return best
     # The nearest zone first: its hosts rule most others out.
-    for turn in range(first_zone - 1, end_zone):
-        z = first if turn < first_zone else turn
-        if turn == first or not zones[z] or far[z] == math.inf or (far[z] > least and not by_latency):
+    for turn in range(-1, len(among)):
+        z = first if turn < 0 else among[turn]
+        if (turn >= 0 and z == first) or not zones[z] or far[z] == math.inf or (far[z] > least and not by_latency):
             continue
         for b in range(blocks[z], blocks[z + 1]):
             if most[b, 1] < work or most[b, 2] < room or most[b, 3] < bandwidth:
