@@ -110,8 +110,8 @@ def errors_reference() -> str:
 # ---------------------------------------------------------------- Python
 
 
-def _signature(name: str, value: Any) -> str:
-    """Return a call's signature as it stands in the code."""
+def _signature(name: str, value: Any, own: str) -> str:
+    """Return a call's signature as it stands in the code; ``own``: the class that ``Self`` is."""
     signature = inspect.signature(value)
     parts, last = [], None
     for one in signature.parameters.values():
@@ -120,22 +120,23 @@ def _signature(name: str, value: Any) -> str:
         if one.kind is one.KEYWORD_ONLY and last not in (one.KEYWORD_ONLY, one.VAR_POSITIONAL):
             parts.append("*")
         stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
-        annotation = "" if one.annotation is one.empty else f": {_annotation(one.annotation)}"
+        annotation = "" if one.annotation is one.empty else f": {_annotation(one.annotation, own)}"
         default = "" if one.default is one.empty else f"{' = ' if annotation else '='}{_default(one.default)}"
         parts.append(f"{stars}{one.name}{annotation}{default}")
         last = one.kind
     returns = signature.return_annotation
     arrow = (
-        "" if returns in (signature.empty, None, "None") or isinstance(value, type) else f" -> {_annotation(returns)}"
+        "" if returns in (signature.empty, None, "None") or isinstance(value, type) else f" -> {_annotation(returns, own)}"
     )
     line = f"{name}({', '.join(parts)}){arrow}"
     return line if len(line) <= 100 else f"{name}(\n    " + ",\n    ".join(parts) + f",\n){arrow}"
 
 
-def _annotation(value: Any) -> str:
+def _annotation(value: Any, own: str) -> str:
     """Return an annotation as text, with the type in place of an alias that adds a rule."""
     text = value if isinstance(value, str) else getattr(value, "__name__", str(value))
-    text = re.sub(r"\b(Self|S)\b", "Stream", text).replace("[Stream]", "")  # streams are the only ones for users
+    text = re.sub(r"\bSelf\b", own, text)
+    text = re.sub(r"\bS\b", "Stream", text).replace("[Stream]", "")  # streams are the only ones for users
     return re.sub(r"\w+", lambda m: _with_rules().get(m[0], m[0]), text)
 
 
@@ -158,16 +159,21 @@ def _prose(value: Any) -> str:
     return re.sub(r"``(.+?)``", r"`\1`", text).strip()
 
 
-def _entry(name: str, value: Any, level: str) -> Iterator[str]:
+def _entry(name: str, value: Any, level: str, own: str = "Stream") -> Iterator[str]:
     yield f"{level} {name}"
     if not (isinstance(value, type) and issubclass(value, Exception)):
-        yield f"```text\n{_signature(name, value)}\n```"
+        yield f"```text\n{_signature(name, value, own)}\n```"
     yield _prose(value)
+
+
+_OWN = ("ReferenceTable",)
+"""Classes with methods that return their own class; in the others, ``Self`` is a stream."""
 
 
 def _class_entries(name: str, cls: type) -> Iterator[str]:
     """Describe a class, then its public methods and properties in the order of the code."""
-    yield from _entry(name, cls, "##")
+    own = name if cls.__name__ in _OWN else "Stream"
+    yield from _entry(name, cls, "##", own)
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__[:-1]):
         if base.__module__.startswith("headwater"):
@@ -175,12 +181,12 @@ def _class_entries(name: str, cls: type) -> Iterator[str]:
     for member, value in found.items():
         value = value.__func__ if isinstance(value, staticmethod | classmethod) else value
         if isinstance(value, property):
-            kind = _annotation(inspect.signature(value.fget).return_annotation) if value.fget else ""
+            kind = _annotation(inspect.signature(value.fget).return_annotation, own) if value.fget else ""
             yield f"### {name}.{member}"
             yield f"```text\n{member}: {kind}\n```"
             yield _prose(value)
         elif inspect.isfunction(value):
-            yield from _entry(f"{name}.{member}", value, "###")
+            yield from _entry(f"{name}.{member}", value, "###", own)
 
 
 def python_page(package: str, *beside: str) -> Callable[[], str]:
@@ -211,6 +217,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
         "headwater",
         "headwater.dataflow.builder.DataflowBuilder",
         "headwater.dataflow.builder.Reader",
+        "headwater.dataflow.tablereader.TableReader",
+        "headwater.dataflow.lookup.ReferenceTable",
         "headwater.dataflow.grouped.Grouped",
         "headwater.dataflow.rowwindows.Counted",
         "headwater.dataflow.rowwindows.Windowed",
