@@ -1,29 +1,33 @@
 """The placement of least AL, with a proof: elimination for the bound, a search within capacities. Pure.
 
 Elimination gives the least AL without capacities, and for any prefix of a placement the least that its rest must
-add. A depth-first search with these bounds places operators one by one under constraints 9 to 13. Hosts outside
-of the search are represented by stand-ins that are at least as good: if no stand-in can lead to less, the
-result is the optimum over all hosts.
+add. A depth-first search with these bounds places operators one by one within all constraints. Where it does not end in
+time, a beam search takes over, and where too much is left out of the beam, one with prices of cpu. Hosts outside of the
+searches are represented by stand-ins that are at least as good: if no stand-in can lead to less, the result is the
+optimum over all hosts; else the searches begin again with more hosts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headwater.placement.beam import beam
+from headwater.placement.depthfirst import DepthFirst
 from headwater.placement.places import Places, from_lists, places
-from headwater.placement.placing import Placing
-from headwater.placement.prices import priced_tables
+from headwater.placement.prices import STEPS, priced_tables
 from headwater.placement.problem import Placement, Problem
-from headwater.placement.queueing import Floats
 from headwater.placement.tables import Tables, tables_of_groups, tables_over
 
 _EACH = 4
 """Values that a search in depth tries at least, of each operator: enough to find a placement."""
+_DEPTH_STEP, _BEAM_STEP = 500, 10
+"""Entries of a table that take as long as a step."""
+_MOST_ZONES = 16
+"""Zones that one search adds for an operator."""
 _LEAST_WIDTH = 20
 _NARROW = 2
 """Part of the width with which prices are not needed."""
@@ -35,15 +39,15 @@ _CLOSE = 1e-9
 class Found:
     """The best placement found, and a lower bound of AL (s).
 
-    ``exhausted``: the search was complete, so ``bound`` is not loose for lack of time. ``nodes``: number of visited
-    nodes.
+    ``exhausted``: the search was complete, so ``bound`` is not loose for lack of time. ``steps``: number of partial
+    placements that were looked at.
     """
 
     placement: Placement | None
     latency: float
     bound: float
     exhausted: bool
-    nodes: int
+    steps: int
 
     @property
     def proven(self) -> bool:
@@ -69,7 +73,7 @@ class Effort:
     entries: int = 4_000_000
     nodes: int = 200
     width: int = 7_000
-    work: int = 300_000
+    work: int = 1_000_000
     rounds: int = 12
     most: int = 20
     clouds: int = 1
@@ -93,31 +97,31 @@ def optimal(
     listed = from_lists(problem)
     zones = dict.fromkeys(_zones(problem, effort.clouds, listed), 1)
     found: Found | None = None
-    prices: dict[int, float] | None = None
-    nodes = work = 0
+    prices: dict[int, float] = {}
+    priced, steps, work = False, 0, 0
     for turn in range(max(effort.rounds, effort.most)):
         among = places(problem, zones, listed, rests=turn > 0)
         known = (None, math.inf) if found is None else (found.placement, found.latency)
-        if prices is None:
-            made = tables_over(problem, among, effort.entries)
-        else:
+        if priced:
             made = priced_tables(problem, among, effort.entries, known[1], prices)
+        else:
+            made = tables_over(problem, among, effort.entries)
         if made is None:
             break
         tables, domains = made
         outcome = _searched(tables, effort, known, other if turn == 0 else _none)
-        nodes += outcome.nodes
-        if prices is None and not outcome.complete and effort.width:
-            prices = {}
-            if (one := other()) is not None and one[1] < outcome.latency:
-                outcome = replace(outcome, placement=one[0], latency=one[1])
+        work += outcome.work + tables.eliminated.entries * (STEPS if priced else 1)
+        steps += outcome.steps
+        if not (priced or outcome.complete) and effort.width:
+            priced = True
+            outcome = outcome.with_known(other())
         # Without stand-ins for all, only the bound of the elimination holds for all hosts.
         bound = outcome.bound if turn > 0 else tables.bound
         bound = min(outcome.latency, max(bound, 0.0 if found is None else found.bound))
-        found = Found(outcome.placement, outcome.latency, bound, outcome.complete, nodes)
-        work += tables.eliminated.entries + outcome.nodes
+        found = Found(outcome.placement, outcome.latency, bound, outcome.complete, steps)
         spent = turn + 1 >= effort.rounds or (turn > 0 and work > effort.work)
-        lacking = _lacking(problem, among, {o: int(domains[o][v]) for o, v in outcome.relaxed.items()})
+        at = {o: int(domains[o][v]) for o, v in outcome.relaxed.items()}
+        lacking = _lacking(problem, among, at, min(2**turn, _MOST_ZONES))
         if found.proven or (found.placement is not None and spent) or (turn > 0 and not lacking):
             break
         for zone in lacking:
@@ -130,7 +134,7 @@ class _Outcome:
     """Of a search through tables.
 
     ``bound``: of placements on their hosts and stand-ins. ``complete``: it is not loose for lack of time. ``relaxed``:
-    the values of the best solution with stand-ins.
+    the values of the best solution with stand-ins. ``work``: in entries of tables.
     """
 
     placement: Placement | None
@@ -138,7 +142,14 @@ class _Outcome:
     bound: float
     complete: bool
     relaxed: Mapping[int, int]
-    nodes: int
+    steps: int = 0
+    work: int = 1_000_000
+
+    def with_known(self, known: tuple[Placement, float] | None) -> _Outcome:
+        """Return the same with another placement, if that is better."""
+        if known is None or known[1] >= self.latency:
+            return self
+        return replace(self, placement=known[0], latency=known[1])
 
 
 def _searched(
@@ -149,13 +160,14 @@ def _searched(
 ) -> _Outcome:
     """Search in depth, which knows no prices, and in breadth if that does not end in time."""
     if tables.charges:
-        return _wide(tables, effort, _Outcome(*known, tables.bound, False, tables.eliminated.solution(), 0))
-    search = _Search(tables, max(effort.nodes, _EACH * len(tables.problem.application)), known[1])
+        return _wide(tables, effort, _Outcome(*known, tables.bound, False, tables.eliminated.solution()))
+    search = DepthFirst(tables, max(effort.nodes, _EACH * len(tables.problem.application)), known[1])
     search.run()
-    placement, least = search.best or known[0], search.least
-    if placement is None and (found := other()) is not None:
-        placement, least = found
-    deep = _Outcome(placement, least, search.bound, search.exhausted, search.relaxed, search.nodes)
+    found = search.best or known[0], search.least
+    work = _DEPTH_STEP * search.nodes
+    deep = _Outcome(*found, search.bound, search.exhausted, search.relaxed, search.nodes, work)
+    if deep.placement is None:
+        deep = deep.with_known(other())
     return deep if deep.complete or not effort.width else _wide(tables, effort, deep)
 
 
@@ -171,7 +183,8 @@ def _wide(tables: Tables, effort: Effort, before: _Outcome) -> _Outcome:
         max(before.bound, found.bound),
         found.complete,
         found.relaxed or before.relaxed,
-        before.nodes + found.seen,
+        before.steps + found.seen,
+        before.work + _BEAM_STEP * found.seen,
     )
 
 
@@ -182,7 +195,7 @@ def _of_groups(problem: Problem, effort: Effort) -> Found | None:
         return None
     outcome = _searched(tables, effort, (None, math.inf))
     bound = outcome.bound if tables.whole else 0.0  # without all choices nothing is known of the others
-    return Found(outcome.placement, outcome.latency, bound, outcome.complete, outcome.nodes)
+    return Found(outcome.placement, outcome.latency, bound, outcome.complete, outcome.steps)
 
 
 def _zones(problem: Problem, clouds: int, listed: Sequence[int]) -> list[int]:
@@ -203,132 +216,23 @@ def _zones(problem: Problem, clouds: int, listed: Sequence[int]) -> list[int]:
     return list(found | dict.fromkeys(map(problem.zone_of, listed)))
 
 
-@dataclass(frozen=True, eq=False)
-class _Level:
-    """One variable of the search: the cost so far, what each value adds, and the values that are left to try."""
-
-    variable: int
-    cost: float
-    real: bool
-    increments: Floats
-    values: Iterator[int]
-
-
-class _Search:
-    """Depth-first search through the tables; a solution on a stand-in is only a bound.
-
-    ``least``: AL of ``best``, or the value known before. ``nodes``: values tried. ``relaxed``: the values of the
-    best solution with stand-ins.
-    """
-
-    def __init__(self, tables: Tables, nodes: int, known: float) -> None:
-        self.tables = tables
-        self.best: Placement | None = None
-        self.least = known
-        self.nodes = 0
-        self.relaxed: dict[int, int] = {}
-        self._relaxed_cost = math.inf
-        self._most = nodes
-        self._placing = Placing(tables.problem)
-        self._values: dict[int, int] = {}
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether the search was complete."""
-        return self.nodes <= self._most
-
-    @property
-    def bound(self) -> float:
-        """Lower bound of any placement, if all omitted hosts have stand-ins."""
-        return min(self.least, self._relaxed_cost) if self.exhausted else self.tables.bound
-
-    def run(self) -> None:
-        """Search."""
-        inside = {o for group in self.tables.members.values() for o in group}
-        for operator, what in enumerate(self.tables.problem.application.operators):
-            if what.host is not None and operator not in inside:
-                if not self._placing.meets(operator, what.host):
-                    return
-                self._placing.put(operator, what.host)
-        self._go_through()
-
-    def _go_through(self) -> None:
-        """Try the values of one variable after the other. No recursion: there may be thousands of variables."""
-        order = self.tables.eliminated.order
-        if not order:
-            self._arrive(self.tables.bound, real=True)
-            return
-        levels = [self._level(0, self.tables.bound, real=True)]
-        while levels and self.exhausted:
-            level = levels[-1]
-            self._undo(level)
-            found = self._next_value(level)
-            if found is None:
-                levels.pop()
-                continue
-            cost, real = found
-            if len(levels) == len(order):
-                self._arrive(cost, real=real)
-            else:
-                levels.append(self._level(len(levels), cost, real=real))
-
-    def _level(self, depth: int, cost: float, *, real: bool) -> _Level:
-        variable = self.tables.eliminated.order[depth]
-        increments = self.tables.eliminated.increments(variable, self._values)
-        return _Level(variable, cost, real, increments, iter(np.argsort(increments, kind="stable").tolist()))
-
-    def _undo(self, level: _Level) -> None:
-        """Take back the present value of a variable, if it has one."""
-        if (value := self._values.pop(level.variable, None)) is None:
-            return
-        if self.tables.choices[level.variable][value][0] >= 0:
-            self._placing.take_all_back(self.tables.members[level.variable])
-
-    def _next_value(self, level: _Level) -> tuple[float, bool] | None:
-        """Give a variable its next value that may lead to less; return the cost, and whether all hosts are real."""
-        members, choices = self.tables.members[level.variable], self.tables.choices[level.variable]
-        for value in level.values:
-            then = level.cost + float(level.increments[value])
-            if not then < (self.least if level.real else min(self.least, self._relaxed_cost)):
-                return None
-            hosts = choices[value]
-            stands_in = hosts[0] < 0
-            if stands_in and not then < self._relaxed_cost:
-                continue
-            self.nodes += 1
-            if not self.exhausted:
-                return None
-            if not stands_in and not self._placing.put_all(members, hosts):
-                continue
-            self._values[level.variable] = value
-            return then, level.real and not stands_in
-        return None
-
-    def _arrive(self, cost: float, *, real: bool) -> None:
-        if real:
-            self.best, self.least = self._placing.placement(), cost
-        else:
-            self.relaxed, self._relaxed_cost = dict(self._values), cost
-
-
-def _lacking(problem: Problem, among: Places, at: Mapping[int, int]) -> list[int]:
+def _lacking(problem: Problem, among: Places, at: Mapping[int, int], count: int) -> list[int]:
     """Return the zones in which more hosts are needed to find less or prove more.
 
-    ``at``: the place of each operator in the best solution with stand-ins.
+    ``at``: the place of each operator in the best solution with stand-ins. ``count``: of omitted zones for each.
     """
     found: dict[int, None] = {}
     for operator, place in at.items():
         if among.host[place] >= 0:
             continue
         slot = int(among.slot[place])
-        zone = among.zones[slot] if slot < len(among.zones) else _nearest_other(problem, among, at, operator)
-        if zone is not None:
-            found[zone] = None
+        inside = slot < len(among.zones)
+        found |= dict.fromkeys([among.zones[slot]] if inside else _nearest_others(problem, among, at, operator, count))
     return list(found)
 
 
-def _nearest_other(problem: Problem, among: Places, at: Mapping[int, int], operator: int) -> int | None:
-    """Return the omitted zone that is nearest to an operator's neighbours."""
+def _nearest_others(problem: Problem, among: Places, at: Mapping[int, int], operator: int, count: int) -> list[int]:
+    """Return the omitted zones that are nearest to an operator's neighbours."""
     application, network = problem.application, problem.network
 
     def zone_of(other: int) -> int | None:
@@ -346,5 +250,5 @@ def _nearest_other(problem: Problem, among: Places, at: Mapping[int, int], opera
         if (zone := zone_of(d)) is not None:
             total += application.paths_over[operator, d] * network.latencies_to(zone)
     total[list(among.zones)] = math.inf
-    nearest = int(np.argmin(total))
-    return nearest if total[nearest] < math.inf else None
+    nearest = np.argsort(total, kind="stable")[:count]
+    return [int(zone) for zone in nearest if total[zone] < math.inf]

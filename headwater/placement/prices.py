@@ -17,7 +17,7 @@ from headwater.placement.problem import Ints, Problem
 from headwater.placement.queueing import Floats
 from headwater.placement.tables import Tables, tables_over
 
-_STEPS = 4
+STEPS = 4
 _TARGET = 0.3
 """Part of the distance between bound and known AL that a step aims at: the optimum is somewhere between."""
 
@@ -33,7 +33,7 @@ def priced_tables(
     free = np.where(real, among.cpu_free, 1.0)
     price = np.array([prices.get(host, 0.0) for host in among.host.tolist()]) * real
     best: tuple[Tables, Mapping[int, Ints]] | None = None
-    for _ in range(_STEPS):
+    for _ in range(STEPS):
         made = tables_over(problem, among, entries, price)
         if made is None:
             return None

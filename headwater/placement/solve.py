@@ -199,7 +199,7 @@ def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> Strategy
         placement = others.any_improved(_ALL, placement)
     if evaluate(problem, placement).latency <= found.bound * (1 + 1e-9):
         return StrategyChoice(placement, found.bound)
-    notes = (f"the search ended after {found.nodes:,} steps without a full proof",)
+    notes = (f"the search ended after {found.steps:,} steps without a full proof",)
     return StrategyChoice(placement, found.bound or None, notes)
 
 
