@@ -125,9 +125,8 @@ def _signature(name: str, value: Any, own: str) -> str:
         parts.append(f"{stars}{one.name}{annotation}{default}")
         last = one.kind
     returns = signature.return_annotation
-    arrow = (
-        "" if returns in (signature.empty, None, "None") or isinstance(value, type) else f" -> {_annotation(returns, own)}"
-    )
+    silent = returns in (signature.empty, None, "None") or isinstance(value, type)
+    arrow = "" if silent else f" -> {_annotation(returns, own)}"
     line = f"{name}({', '.join(parts)}){arrow}"
     return line if len(line) <= 100 else f"{name}(\n    " + ",\n    ".join(parts) + f",\n){arrow}"
 
