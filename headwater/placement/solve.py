@@ -22,8 +22,8 @@ from headwater.placement.search import HostScan
 from headwater.placement.tcep import MergedOperators, Sorted, tcep
 from headwater.placement.why import Unplaceable
 
-_IMPROVED = 2
-"""Placements of other strategies that are improved step by step where the optimum is not proven."""
+_IMPROVED = 1
+"""Placements of other strategies that are improved step by step where the optimum is not proven: ``local_search``."""
 _ALL = 100
 """The same where the bound is far."""
 _FAR = 0.2
@@ -215,7 +215,7 @@ def _impossible(problem: Problem) -> Unplaceable:
 
 
 class _Others:
-    """Placements of the other strategies, which are improved step by step: the best first."""
+    """Placements of the other strategies, some of which are improved step by step."""
 
     def __init__(self, problem: Problem, plain: bool) -> None:
         self._problem, self._plain = problem, plain
@@ -225,7 +225,7 @@ class _Others:
 
     @cached_property
     def _starts(self) -> list[Placement]:
-        """The best placement, that from which ``local_search`` starts, then the others."""
+        """The placement from which ``local_search`` starts, then the others, the best first."""
         found: dict[str, Placement] = {}
         for name in (*GREEDY, "tcep"):
             try:
@@ -238,7 +238,7 @@ class _Others:
                 self._add(placement)
         start = [found[name] for name in _STARTS if name in found][:1]
         ranked = sorted(found.values(), key=lambda one: self._known[one])
-        return list(dict.fromkeys((*ranked[:1], *start, *ranked)))
+        return list(dict.fromkeys((*start, *ranked)))
 
     def improved(self, count: int) -> tuple[Placement, float] | None:
         """Return the best placement and its AL, after the first ``count`` are improved; None if there is none."""
