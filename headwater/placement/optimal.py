@@ -24,8 +24,9 @@ from headwater.placement.tables import Tables, tables_of_groups, tables_over
 
 _EACH = 4
 """Values that a search in depth tries at least, of each operator: enough to find a placement."""
-_DEPTH_STEP, _BEAM_STEP = 500, 10
-"""Entries of a table that take as long as a step."""
+_DEPTH_STEP, _BEAM_STEP, _STREAM, _ENTRY = 30.0, 0.6, 50.0, 0.007
+"""Microseconds of a step of a search, of a stream in tables and of an entry, as measured once: results are the same on
+any machine."""
 _MOST_ZONES = 16
 """Zones that one search adds for an operator."""
 _LEAST_WIDTH = 20
@@ -66,14 +67,14 @@ class Effort:
 
     ``entries``: of the largest table; ``nodes``: of one search in depth; ``width``: of one in breadth, summed over
     operators, 0 for none; ``clouds``: number of clouds near each pinned operator. Without proof the search restarts
-    with more hosts, up to ``rounds`` times, or until all tables and searches have had ``work`` entries and steps;
-    beyond that while no placement is found, up to ``most`` times.
+    with more hosts, up to ``rounds`` times, or until tables and searches have taken about ``work`` microseconds for
+    each operator; beyond that while no placement is found, up to ``most`` times.
     """
 
     entries: int = 4_000_000
     nodes: int = 200
     width: int = 7_000
-    work: int = 1_000_000
+    work: int = 1_000
     rounds: int = 12
     most: int = 20
     clouds: int = 1
@@ -98,7 +99,7 @@ def optimal(
     zones = dict.fromkeys(_zones(problem, effort.clouds, listed), 1)
     found: Found | None = None
     prices: dict[int, float] = {}
-    priced, steps, work = False, 0, 0
+    priced, steps, work = False, 0, 0.0
     for turn in range(max(effort.rounds, effort.most)):
         among = places(problem, zones, listed, rests=turn > 0)
         known = (None, math.inf) if found is None else (found.placement, found.latency)
@@ -110,7 +111,7 @@ def optimal(
             break
         tables, domains = made
         outcome = _searched(tables, effort, known, other if turn == 0 else _none)
-        work += outcome.work + tables.eliminated.entries * (STEPS if priced else 1)
+        work += outcome.work + _work_of(tables) * (STEPS if priced else 1)
         steps += outcome.steps
         if not (priced or outcome.complete) and effort.width:
             priced = True
@@ -119,7 +120,7 @@ def optimal(
         bound = outcome.bound if turn > 0 else tables.bound
         bound = min(outcome.latency, max(bound, 0.0 if found is None else found.bound))
         found = Found(outcome.placement, outcome.latency, bound, outcome.complete, steps)
-        spent = turn + 1 >= effort.rounds or (turn > 0 and work > effort.work)
+        spent = turn + 1 >= effort.rounds or (turn > 0 and work > effort.work * len(problem.application))
         at = {o: int(domains[o][v]) for o, v in outcome.relaxed.items()}
         lacking = _lacking(problem, among, at, min(2**turn, _MOST_ZONES))
         if found.proven or (found.placement is not None and spent) or (turn > 0 and not lacking):
@@ -134,7 +135,7 @@ class _Outcome:
     """Of a search through tables.
 
     ``bound``: of placements on their hosts and stand-ins. ``complete``: it is not loose for lack of time. ``relaxed``:
-    the values of the best solution with stand-ins. ``work``: in entries of tables.
+    the values of the best solution with stand-ins. ``work``: in microseconds.
     """
 
     placement: Placement | None
@@ -143,7 +144,7 @@ class _Outcome:
     complete: bool
     relaxed: Mapping[int, int]
     steps: int = 0
-    work: int = 1_000_000
+    work: float = 0.0
 
     def with_known(self, known: tuple[Placement, float] | None) -> _Outcome:
         """Return the same with another placement, if that is better."""
@@ -169,6 +170,11 @@ def _searched(
     if deep.placement is None:
         deep = deep.with_known(other())
     return deep if deep.complete or not effort.width else _wide(tables, effort, deep)
+
+
+def _work_of(tables: Tables) -> float:
+    """Return about how long the tables take, in microseconds."""
+    return _STREAM * len(tables.problem.application.streams) + _ENTRY * tables.eliminated.entries
 
 
 def _wide(tables: Tables, effort: Effort, before: _Outcome) -> _Outcome:

@@ -33,7 +33,7 @@ _STARTS = ("aels_rp_la", "aels", "cloud_only")
 """Strategies from whose placement ``local_search`` starts: the first that finds one."""
 _QUICK = ("aels", "tcep")
 """Strategies that are tried before a search."""
-_SHORT = Effort(nodes=2_000, width=0, rounds=5, work=100_000)
+_SHORT = Effort(nodes=2_000, width=0, rounds=5)
 _SHORTER = Effort(nodes=300, width=0, rounds=2, most=2)
 """Of each of the many searches for a sufficient change."""
 
