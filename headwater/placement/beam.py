@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headwater.placement.cost import shortages
+from headwater.placement.cost import ROUNDING, shortages
 from headwater.placement.problem import Ints, Placement
 from headwater.placement.queueing import Floats
 from headwater.placement.tables import Tables
 
-_MOST_HOSTS = 200
-"""Hosts that may become full, above which there is no search."""
+_MOST_HOSTS, _MOST_VALUES = 200, 50_000
+"""Hosts that may become full, and values of all variables, above which there is no search."""
 _ENTRIES = 1_000_000
 """Of the costs that are looked at together."""
 _SPARE = 4
@@ -77,8 +77,10 @@ class _Partial:
 
 
 def beam(tables: Tables, width: int, known: float) -> Beam | None:
-    """Search for placements of less than ``known`` (s); None if too many hosts may become full."""
+    """Search for placements of less than ``known`` (s); None if there are too many hosts."""
     order = tables.eliminated.order
+    if sum(len(tables.choices[variable]) for variable in order) > _MOST_VALUES:
+        return None
     free, needs = _capacities(tables)
     if len(free) > _MOST_HOSTS:
         return None
@@ -149,7 +151,8 @@ def _capacities(tables: Tables) -> tuple[Floats, Mapping[int, _Needs]]:
             rows[host] = len(free)
             free.append(there)
     free.append((math.inf, math.inf))
-    return np.array(free), {variable: _needs(tables, variable, rows, need) for variable in order}
+    # A sum may exceed a host that is exactly full by rounding; ``shortages`` allows that, too.
+    return np.array(free) * (1 + ROUNDING), {variable: _needs(tables, variable, rows, need) for variable in order}
 
 
 def _needs(tables: Tables, variable: int, rows: Mapping[int, int], need: Floats) -> _Needs:

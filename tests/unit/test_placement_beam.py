@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
 
-from headwater.placement import STRATEGIES, Problem, solve
+from headwater.placement import STRATEGIES, Application, Hosts, PlacedOperator, Problem, Topology, solve
 from headwater.placement.beam import beam
 from headwater.placement.cost import evaluate, shortages
+from headwater.placement.network import Mesh
 from headwater.placement.optimal import Effort, optimal
 from headwater.placement.places import Places, places
 from headwater.placement.prices import priced_tables
@@ -130,6 +132,27 @@ def test_where_only_hosts_are_full_a_wide_beam_is_exact() -> None:
             assert one.latency == one.bound and (one.placement is None) == math.isinf(least)
         infeasible += math.isinf(least)
     assert 0 < infeasible < 30
+
+
+def test_a_host_that_is_exactly_full_has_room() -> None:
+    """Sum 0.1, 0.2 and 0.3 in every order: some sums are above 0.6 by rounding."""
+    for order in permutations((0.1, 0.2, 0.3)):
+        hosts = Hosts(
+            cpu=np.array([1.0, 0.6]),
+            memory=np.array([1.0, 1.0]),
+            zone=np.zeros(2, np.int32),
+            lan_latency=np.array([0.0, 0.0]),
+            lan_bandwidth=np.array([np.inf, np.inf]),
+        )
+        topology = Topology(hosts, Mesh(np.zeros((1, 1)), np.array(np.inf)), np.array([False]))
+        inner = [PlacedOperator(name=f"o{cpu}", cpu=cpu, hosts=frozenset({1})) for cpu in order]
+        operators = (PlacedOperator(name="source", rate=1.0, host=0), *inner, PlacedOperator(name="sink", host=0))
+        problem = Problem(topology, Application(operators, {(n, n + 1): 1.0 for n in range(4)}))
+        made = tables_over(problem, every_host(problem), ENTRIES)
+        assert made is not None
+        one = beam(made[0], 10, math.inf)
+        assert one is not None and one.placement == (0, 1, 1, 1, 0) and one.complete
+        assert one.bound == pytest.approx(best(problem))
 
 
 @pytest.mark.parametrize("seeds", [60, pytest.param(600, marks=pytest.mark.long)])
