@@ -54,7 +54,7 @@ STORES = 8
 NOTIFY_SECONDS = 0.05
 """Seconds between two checks for writes to the store."""
 RESTS = 4.0
-"""Pause between two reads, as a multiple of the shorter of the last two: one slow read does not delay the next."""
+"""Pause after a read for a write, as a multiple of the shorter of the last two reads: one slow one delays no other."""
 
 
 def look(store_url: str | None = None) -> View:
@@ -81,10 +81,11 @@ def watch(
 ) -> Iterator[View]:
     """Yield snapshots every so many seconds until ``stop`` is set.
 
-    ``at_once``: also right after a write to the store, after a pause of four times the processor time of reads. While
-    the store is missing or unreachable, the last snapshot is yielded with the ``error``.
+    ``at_once``: also right after a write to the store; if the last snapshot was such a one, after a pause of four times
+    the processor time of reads. While the store is missing or unreachable, the last snapshot is yielded with the
+    ``error``.
     """
-    last, cost = View(at=time.time(), store=resolved_url(store_url)), math.inf
+    last, cost, written = View(at=time.time(), store=resolved_url(store_url)), math.inf, False
     with closing(ChangeNotifier(last.store)) as notifier:
         while not stop.is_set():
             begun, worked = time.monotonic(), time.thread_time()
@@ -96,9 +97,12 @@ def watch(
                 yield replace(last, error=str(error))
             if at_once:
                 before, cost = cost, time.thread_time() - worked
-                stop.wait(min(every, min(before, cost) * RESTS))
-                while not (stop.is_set() or notifier.beats() or time.monotonic() - begun > every):
+                if written:
+                    stop.wait(min(every, min(before, cost) * RESTS))
+                written = notifier.beats()
+                while not (stop.is_set() or written or time.monotonic() - begun > every):
                     stop.wait(NOTIFY_SECONDS)
+                    written = notifier.beats()
             else:
                 stop.wait(every)
 

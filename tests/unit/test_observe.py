@@ -337,6 +337,34 @@ def test_many_old_reports_are_read_in_few_queries(store: Store, monkeypatch: pyt
     assert sum("FROM headwater_reports" in one and "progress" in one for one in asked) == -(-nodes // 5)
 
 
+def test_only_reads_for_writes_delay_the_next(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first read has no write before it, like those of an idle store: it may delay no news."""
+
+    class Waits(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            return super().wait(0)
+
+    waits: list[float] = []
+
+    def look(store_url: str | None = None) -> View:
+        until = time.thread_time() + 0.1
+        while time.thread_time() < until:
+            pass
+        return view
+
+    view = observe.look(store.where)
+    monkeypatch.setattr(observe, "look", look)
+    monkeypatch.setattr(ChangeNotifier, "beats", lambda notifier: True)
+    seen = observe.watch(store.where, every=60.0, at_once=True, stop=Waits())
+    next(seen)
+    next(seen)
+    assert waits == []
+    next(seen)
+    (pause,) = waits
+    assert pause >= 0.1 * observe.RESTS
+
+
 def test_one_slow_read_does_not_delay_the_next(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     class Waits(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
