@@ -81,9 +81,8 @@ def watch(
 ) -> Iterator[View]:
     """Yield snapshots every so many seconds until ``stop`` is set.
 
-    ``at_once``: also right after a write to the store; if the last snapshot was such a one, after a pause of four times
-    the processor time of reads. While the store is missing or unreachable, the last snapshot is yielded with the
-    ``error``.
+    ``at_once``: also right after a write to the store; a read for a write is followed by a pause of four times the
+    processor time of reads. While the store is missing or unreachable, the last snapshot is yielded with the ``error``.
     """
     last, cost, written = View(at=time.time(), store=resolved_url(store_url)), math.inf, False
     with closing(ChangeNotifier(last.store)) as notifier:
@@ -99,10 +98,8 @@ def watch(
                 before, cost = cost, time.thread_time() - worked
                 if written:
                     stop.wait(min(every, min(before, cost) * RESTS))
-                written = notifier.beats()
-                while not (stop.is_set() or written or time.monotonic() - begun > every):
+                while not (stop.is_set() or (written := notifier.beats()) or time.monotonic() - begun > every):
                     stop.wait(NOTIFY_SECONDS)
-                    written = notifier.beats()
             else:
                 stop.wait(every)
 

@@ -24,10 +24,8 @@ from headwater.placement.why import Unplaceable
 
 _IMPROVED = 1
 """Placements of other strategies that are improved step by step where the optimum is not proven: ``local_search``."""
-_ALL = 100
-"""The same where the bound is far."""
 _FAR = 0.2
-"""Relative distance to a bound that is far."""
+"""Relative distance to a bound beyond which all of them are."""
 
 _STARTS = ("aels_rp_la", "aels", "cloud_only")
 """Strategies from whose placement ``local_search`` starts: the first that finds one."""
@@ -189,14 +187,14 @@ def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> Strategy
             f"tables over its operators exceed {effort.entries:,} entries: this is the best placement of all other "
             "strategies, improved step by step, without a bound"
         )
-        return StrategyChoice(others.any_improved(_ALL), notes=(note,))
+        return StrategyChoice(others.any_improved(None), notes=(note,))
     if found.placement is not None and found.proven:
         return StrategyChoice(found.placement, found.bound)
     if found.impossible:
         raise _impossible(problem)
     placement = others.any_improved(_IMPROVED, found.placement)
     if evaluate(problem, placement).latency > found.bound * (1 + _FAR):
-        placement = others.any_improved(_ALL, placement)
+        placement = others.any_improved(None, placement)
     if evaluate(problem, placement).latency <= found.bound * (1 + 1e-9):
         return StrategyChoice(placement, found.bound)
     notes = (f"the search ended after {found.steps:,} steps without a full proof",)
@@ -240,13 +238,13 @@ class _Others:
         ranked = sorted(found.values(), key=lambda one: self._known[one])
         return list(dict.fromkeys((*start, *ranked)))
 
-    def improved(self, count: int) -> tuple[Placement, float] | None:
-        """Return the best placement and its AL, after the first ``count`` are improved; None if there is none."""
+    def improved(self, count: int | None) -> tuple[Placement, float] | None:
+        """Return the best placement and its AL, after the first ``count`` (None: all) are improved, if any."""
         for start in self._starts[:count]:
             self._improve(start)
         return min(self._known.items(), key=lambda one: one[1], default=None)
 
-    def any_improved(self, count: int, known: Placement | None = None) -> Placement:
+    def any_improved(self, count: int | None, known: Placement | None = None) -> Placement:
         """Return the same, also improved from a ``known`` placement. Raises the first error if there is none."""
         if known is not None:
             self._add(known)

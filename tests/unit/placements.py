@@ -1,4 +1,4 @@
-"""Random small placement problems of every kind, and their optimum by exhaustive search."""
+"""Random small placement problems of every kind, their optimum by exhaustive search, and strategies' answers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from headwater.placement.cost import evaluate, shortages
 from headwater.placement.network import Mesh, Network, Tree
 from headwater.placement.problem import Application, Hosts, PlacedOperator, Placement, Problem, Topology
 from headwater.placement.routed import DirectedLink, Routed
+from headwater.placement.solve import solve
+from headwater.placement.why import Unplaceable
 from headwater.testing.generate import series_parallel
 
 
@@ -124,3 +126,49 @@ def best(problem: Problem) -> float:
         if (latency := evaluate(problem, p).latency) < math.inf and not shortages(problem, p)
     ]
     return min(found, default=math.inf)
+
+
+def grouped(seed: int, *, hosts: int, size: int = 2) -> Problem:
+    """Draw a chain of one or two groups between pinned sources and a sink, with some hosts on each of two levels."""
+    drawn = np.random.default_rng(seed)
+    given = mixed(seed, operators=3, hosts=2 * hosts + 2, zones=4, tight=seed % 2 == 0)
+    level = np.array([0, 0, 1, 1], dtype=np.int32)
+    topology = replace(given.topology, level=level)
+    zone_level = level[topology.hosts.zone]
+    at = [np.flatnonzero(zone_level == n) for n in (0, 1)]
+    operators, streams, groups = [], {}, []
+    before: list[int] = []
+    for _ in range(size):
+        operators.append(
+            PlacedOperator(name=f"source {len(operators)}", rate=4.0, size=8.0, host=int(drawn.choice(at[0])))
+        )
+        before.append(len(operators) - 1)
+    for step in range(1 + seed % 2 if size == 2 else 1):
+        now = []
+        for place in range(size):
+            of_levels = [drawn.choice(among, min(len(among), hosts), replace=False).tolist() for among in at]
+            cpu, memory = float(drawn.choice([5.0, 20.0])), float(drawn.choice([10.0, 60.0]))
+            operators.append(
+                PlacedOperator(
+                    name=f"o{step} at {place}",
+                    cpu=cpu,
+                    memory=memory,
+                    selectivity=0.5,
+                    hosts=frozenset(host for among in of_levels for host in among),
+                )
+            )
+            streams[before[place], len(operators) - 1] = 1.0
+            now.append(len(operators) - 1)
+        groups.append(tuple(now))
+        before = now
+    operators.append(PlacedOperator(name="sink", host=int(drawn.choice(at[1]))))
+    streams |= {(o, len(operators) - 1): 1.0 for o in before}
+    return Problem(topology, Application(tuple(operators), streams), together=tuple(groups))
+
+
+def answer(problem: Problem, strategy: str, **options: object) -> Placement | None:
+    """Return the placement of a strategy; None if it finds none."""
+    try:
+        return solve(problem, strategy, **options).placement
+    except Unplaceable:
+        return None

@@ -6,7 +6,7 @@ import io
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -337,26 +337,35 @@ def test_many_old_reports_are_read_in_few_queries(store: Store, monkeypatch: pyt
     assert sum("FROM headwater_reports" in one and "progress" in one for one in asked) == -(-nodes // 5)
 
 
-def test_only_reads_for_writes_delay_the_next(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first read has no write before it, like those of an idle store: it may delay no news."""
+@pytest.fixture
+def busy(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Iterator[View], list[float]]]:
+    """Watch a store that is written all the time; ``works``: seconds of each read. Pauses are noted, not waited for."""
+    view, waits = observe.look(store.where), list[float]()
 
     class Waits(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             waits.append(timeout or 0.0)
             return super().wait(0)
 
-    waits: list[float] = []
+    def watched(*works: float) -> tuple[Iterator[View], list[float]]:
+        left = iter(works)
 
-    def look(store_url: str | None = None) -> View:
-        until = time.thread_time() + 0.1
-        while time.thread_time() < until:
-            pass
-        return view
+        def look(store_url: str | None = None) -> View:
+            until = time.thread_time() + next(left)
+            while time.thread_time() < until:
+                pass
+            return view
 
-    view = observe.look(store.where)
-    monkeypatch.setattr(observe, "look", look)
-    monkeypatch.setattr(ChangeNotifier, "beats", lambda notifier: True)
-    seen = observe.watch(store.where, every=60.0, at_once=True, stop=Waits())
+        monkeypatch.setattr(observe, "look", look)
+        monkeypatch.setattr(ChangeNotifier, "beats", lambda notifier: True)
+        return observe.watch(store.where, every=60.0, at_once=True, stop=Waits()), waits
+
+    return watched
+
+
+def test_only_reads_for_writes_delay_the_next(busy: Callable[..., tuple[Iterator[View], list[float]]]) -> None:
+    """The first read has no write before it, like those of an idle store: it may delay no news."""
+    seen, waits = busy(0.1, 0.1, 0.1)
     next(seen)
     next(seen)
     assert waits == []
@@ -365,25 +374,9 @@ def test_only_reads_for_writes_delay_the_next(store: Store, monkeypatch: pytest.
     assert pause >= 0.1 * observe.RESTS
 
 
-def test_one_slow_read_does_not_delay_the_next(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Waits(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            waits.append(timeout or 0.0)
-            return super().wait(0)
-
-    waits: list[float] = []
-    works = iter((0.0, 0.2, 0.2, 0.0))
-
-    def look(store_url: str | None = None) -> View:
-        until = time.thread_time() + next(works)
-        while time.thread_time() < until:
-            pass
-        return view
-
-    view = observe.look(store.where)
-    monkeypatch.setattr(observe, "look", look)
-    monkeypatch.setattr(ChangeNotifier, "beats", lambda notifier: True)
-    seen, pauses = observe.watch(store.where, every=60.0, at_once=True, stop=Waits()), []
+def test_one_slow_read_does_not_delay_the_next(busy: Callable[..., tuple[Iterator[View], list[float]]]) -> None:
+    seen, waits = busy(0.0, 0.2, 0.2, 0.0)
+    pauses = []
     for _ in range(4):
         next(seen)
         pauses.append(waits[-1] if waits else 0.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headwater.core.errors import PlacementError
-from headwater.placement import STRATEGIES, Application, PlacedOperator, Placement, Problem, solve
+from headwater.placement import STRATEGIES, Application, PlacedOperator, Problem, solve
 from headwater.placement.cost import evaluate, shortages
 from headwater.placement.elimination import eliminate
 from headwater.placement.index import _BLOCK, Indexed, _find, _loop
@@ -20,14 +20,7 @@ from headwater.placement.solve import choose
 from headwater.placement.tcep import MergedOperators, Sorted, tcep
 from headwater.placement.why import Unplaceable
 from headwater.testing import generate as g
-from tests.unit.placements import best, mixed
-
-
-def answer(problem: Problem, strategy: str, **options: object) -> Placement | None:
-    try:
-        return solve(problem, strategy, **options).placement
-    except Unplaceable:
-        return None
+from tests.unit.placements import answer, best, grouped, mixed
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -186,44 +179,6 @@ def test_of_large_groups_no_bound_is_claimed() -> None:
         for strategy in sorted(STRATEGIES.keys() - {"cloud_only"}):
             assert found.evaluation.latency <= solve(problem, strategy).evaluation.latency * (1 + 1e-9), strategy
     assert placed > 4
-
-
-def grouped(seed: int, *, hosts: int, size: int = 2) -> Problem:
-    """Draw a chain of one or two groups between pinned sources and a sink, with some hosts on each of two levels."""
-    drawn = np.random.default_rng(seed)
-    given = mixed(seed, operators=3, hosts=2 * hosts + 2, zones=4, tight=seed % 2 == 0)
-    level = np.array([0, 0, 1, 1], dtype=np.int32)
-    topology = replace(given.topology, level=level)
-    zone_level = level[topology.hosts.zone]
-    at = [np.flatnonzero(zone_level == n) for n in (0, 1)]
-    operators, streams, groups = [], {}, []
-    before: list[int] = []
-    for _ in range(size):
-        operators.append(
-            PlacedOperator(name=f"source {len(operators)}", rate=4.0, size=8.0, host=int(drawn.choice(at[0])))
-        )
-        before.append(len(operators) - 1)
-    for step in range(1 + seed % 2 if size == 2 else 1):
-        now = []
-        for place in range(size):
-            of_levels = [drawn.choice(among, min(len(among), hosts), replace=False).tolist() for among in at]
-            cpu, memory = float(drawn.choice([5.0, 20.0])), float(drawn.choice([10.0, 60.0]))
-            operators.append(
-                PlacedOperator(
-                    name=f"o{step} at {place}",
-                    cpu=cpu,
-                    memory=memory,
-                    selectivity=0.5,
-                    hosts=frozenset(host for among in of_levels for host in among),
-                )
-            )
-            streams[before[place], len(operators) - 1] = 1.0
-            now.append(len(operators) - 1)
-        groups.append(tuple(now))
-        before = now
-    operators.append(PlacedOperator(name="sink", host=int(drawn.choice(at[1]))))
-    streams |= {(o, len(operators) - 1): 1.0 for o in before}
-    return Problem(topology, Application(tuple(operators), streams), together=tuple(groups))
 
 
 def test_of_long_lists_the_bound_holds() -> None:
