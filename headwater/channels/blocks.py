@@ -119,6 +119,15 @@ def decode_block(data: Buffer) -> pa.RecordBatch:
     return batch
 
 
+def uncompressed_block(data: Buffer) -> bytes:
+    """Return a block with the same columns, none of them compressed; raise MalformedBytes if that is not possible."""
+    of, out = ByteReader(data), ByteWriter()
+    while not of.at_end:
+        out.data.append(_STORED)
+        out.bytes(_decompressed(of))
+    return bytes(out.data)
+
+
 def _compressed(codec: pa.Codec, data: bytearray) -> bytes:
     smaller = codec.compress(bytes(data), asbytes=True)
     out = ByteWriter()

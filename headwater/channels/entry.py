@@ -61,8 +61,9 @@ class Entry:
             if record[name] is None:
                 del record[name]
         for segment in record["segments"]:
-            if segment["offsets"] is None:
-                del segment["offsets"]
+            for name in ("offsets", "level"):
+                if segment[name] is None:
+                    del segment[name]
         return record
 
     @classmethod

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from headwater.channels.base import Backlog, ChannelStats
 from headwater.channels.entry import Entry, Floor
-from headwater.channels.followed import Bytes, RelayMessage
+from headwater.channels.followed import Begin, Bytes, RelayMessage
+from headwater.channels.linkcompression import LinkDecompressor
 from headwater.channels.wire import Wire
 from headwater.core.compatible import known
 
 CHUNK = pa.schema([])
 """The columns of a followed log's stream: its messages are in the metadata (``followed``)."""
 
-CHUNK_BYTES = 256 * 1024
-SMALL_BYTES, SMALL_CHUNKS = 64 * 1024, 16
-"""Size and number of the first chunks of a segment: small, so that a slow link is measured soon."""
-
-FIRST_BYTES, WORTH_BYTES = 4 * 1024, 16 * 1024
-"""Size of the very first chunk, and the least size of a segment that has one. The time until the next chunk
-arrives measures the link."""
-
 SIGN_OF_LIFE = 1.0
 TRIP_SECONDS = 2.0
 """A request that takes longer does not measure the delay: it has waited behind data."""
 
-FOLLOW_SECONDS = 30.0
-"""A stream ends after this; the next one continues at its position."""
+FOLLOW_SECONDS = 120.0
+"""A stream ends after this; the next one continues at its position, without what this one remembers."""
 
 
 class FlightLog:
@@ -97,14 +91,14 @@ class FlightLog:
         found["unread"] = {reader: Backlog(**known(Backlog, backlog)) for reader, backlog in found["unread"].items()}
         return ChannelStats(**known(ChannelStats, found))
 
-    def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Follower:
+    def follow(self, seq: int, begin: Begin = Begin()) -> Follower:  # noqa: B008 - frozen
         """Open a stream of the log's entries from a position on, followed by new ones.
 
         Opening waits for the first message as long as the stream may last, so a short request comes first: over a
         link that is down, that one fails soon.
         """
         self.latest()
-        ticket = {"log": self._name, "follow": seq, "piece": piece, "offset": offset}
+        ticket = {"log": self._name, "follow": seq, "expands": True, **begin.to_request()}
         return Follower(self._wire, self._wire.get(ticket, seconds=FOLLOW_SECONDS + 10))
 
     def close(self) -> None:
@@ -121,6 +115,7 @@ class Follower:
     def __init__(self, wire: Wire, reader: Any) -> None:
         self._wire = wire
         self._reader = reader
+        self._decompressor: LinkDecompressor | None = None
         self.heartbeat = time.monotonic()
         self.sent: float | None = None
 
@@ -130,7 +125,13 @@ class Follower:
                 self.heartbeat = time.monotonic()
                 message = RelayMessage.from_bytes(memoryview(chunk.app_metadata or b""))
                 self.sent = message.sent
-                yield from message.items
+                for item in message.items:
+                    yield self._decompressed(item) if isinstance(item, Bytes) and item.expanded else item
+
+    def _decompressed(self, part: Bytes) -> Bytes:
+        if part.begins or self._decompressor is None:
+            self._decompressor = LinkDecompressor()
+        return replace(part, data=self._decompressor.decompress(part.data))
 
     def cancel(self) -> None:
         """End the stream from another thread."""

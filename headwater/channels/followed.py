@@ -10,7 +10,7 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headwater.channels.bytestream import ByteReader, ByteWriter, MalformedBytes
@@ -19,18 +19,48 @@ from headwater.channels.segments import Segment
 from headwater.core.compatible import known
 
 _HEAD = struct.Struct("<dB")
-_FLOOR, _BYTES, _ENTRY = 1, 2, 4
+_FLOOR, _BYTES, _ENTRY, _EXPANDED, _BEGINS = 1, 2, 4, 8, 16
 _MOST = 64 * 2**20
 """Bytes of an entry above which its message is taken for a damaged one."""
 
 
 @dataclass(frozen=True)
+class Begin:
+    """The position in an entry from which a stream begins: a segment, and a byte of it.
+
+    ``expanded``: the segments up to this one of which the receiver has bytes in that form (``Bytes``).
+    """
+
+    piece: int = 0
+    offset: int = 0
+    expanded: frozenset[int] = frozenset()
+
+    def to_request(self) -> dict[str, Any]:
+        """Return the fields of a request."""
+        return {"piece": self.piece, "offset": self.offset, "expanded": sorted(self.expanded)}
+
+    @classmethod
+    def from_request(cls, body: Mapping[str, Any]) -> Begin:
+        """Read the fields of a request, which may lack them."""
+        expanded = frozenset(int(piece) for piece in body.get("expanded", ()))
+        return cls(int(body.get("piece", 0)), int(body.get("offset", 0)), expanded)
+
+
+@dataclass(frozen=True)
 class Bytes:
-    """A part of an entry's segment."""
+    """A part of an entry's segment.
+
+    ``expanded``: of the segment with columns that are not compressed (``linkstream.uncompressed_blocks``), which
+    ``offset`` counts; a message holds such a part in the form of a ``LinkCompressor``, a new one where it ``begins``.
+    """
 
     piece: int
     offset: int
     data: memoryview | bytes
+    expanded: bool = False
+    begins: bool = False
+    crossed: int = field(default=0, compare=False)
+    """Bytes that have crossed the link for a received part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +85,10 @@ class RelayMessage:
         """Return the bytes to send."""
         kinds = zip((_FLOOR, _BYTES, _ENTRY), (self.floor, self.part, self.entry), strict=True)
         out = ByteWriter()
-        out.data += _HEAD.pack(self.sent, sum(kind for kind, item in kinds if item is not None))
+        flags = sum(kind for kind, item in kinds if item is not None)
+        if self.part is not None:
+            flags += _EXPANDED * self.part.expanded + _BEGINS * self.part.begins
+        out.data += _HEAD.pack(self.sent, flags)
         if self.floor is not None:
             out.bytes(_squeezed(asdict(self.floor)))
         if self.entry is not None:
@@ -76,7 +109,10 @@ class RelayMessage:
             entry = Entry.from_record(_parsed(of.bytes())) if kinds & _ENTRY else None
         except (ValueError, TypeError, KeyError, zlib.error) as error:
             raise MalformedBytes(f"{error}") from None
-        part = Bytes(of.number(), of.number(), of.bytes()) if kinds & _BYTES else None
+        part = None
+        if kinds & _BYTES:
+            piece, offset, content = of.number(), of.number(), of.bytes()
+            part = Bytes(piece, offset, content, bool(kinds & _EXPANDED), bool(kinds & _BEGINS), len(content))
         if not of.at_end:
             raise MalformedBytes("bytes behind a message")
         return cls(sent=sent, floor=floor, part=part, entry=entry)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from headwater.channels.blocks import decode_block, encode_block
-from headwater.channels.bytestream import ByteReader, ByteWriter, MalformedBytes
+from headwater.channels.blocks import decode_block, encode_block, uncompressed_block
+from headwater.channels.bytestream import MOST_BYTES, ByteReader, ByteWriter, MalformedBytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +33,7 @@ _BLOCK_BYTES = 8 * 2**20
 _MOST_BYTES = 4 * _BLOCK_BYTES
 """Bytes of a single row above which it is written in Arrow's format: a block is read into memory whole."""
 _COLUMNS, _ARROW = 0, 1
+_NUMBER = 5  # bytes of the longest number
 
 _Encode = Callable[[], int]
 
@@ -97,7 +98,8 @@ class LinkStream:
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
         self._begun = False
-        self._level: int | None = None
+        self.level: int | None = None
+        """That of zstd in which the blocks are compressed; None before the first, and in Arrow's format."""
         self._arrow: pa.RecordBatchStreamWriter | None = None
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
@@ -130,25 +132,22 @@ class LinkStream:
         self._waiting, self._rows, self._bytes = [], 0, 0
         if not self._begun:
             self._begun = True
-            self._level = choose_level(rows, self._bytes_per_s)
-            if self._level is None:
+            self.level = choose_level(rows, self._bytes_per_s)
+            if self.level is None:
                 self._arrow = arrow_stream(self._out, self._schema, "zstd")
             else:
                 self._out.write(MAGIC)
         if self._arrow is not None:
             self._arrow.write_table(rows)
             return
-        assert self._level is not None
+        assert self.level is not None
         if rows.nbytes > _MOST_BYTES:
             self._put(_ARROW, _arrow(rows))
         else:
-            self._put(_COLUMNS, encode_block(rows, level=self._level))
+            self._put(_COLUMNS, encode_block(rows, level=self.level))
 
     def _put(self, kind: int, data: bytes) -> None:
-        head = ByteWriter()
-        head.data.append(kind)
-        head.number(len(data))
-        self._out.write(bytes(head.data))
+        self._out.write(_head(kind, len(data)))
         self._out.write(data)
 
 
@@ -167,6 +166,44 @@ def read_blocks(data: Buffer) -> Iterator[pa.RecordBatch]:
             yield from _from_arrow(bytes(data))
         else:
             raise MalformedBytes(f"block of kind {kind}")
+
+
+def uncompressed_blocks(source: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes of a file of blocks, with columns that are not compressed.
+
+    They are the same each time. Raise MalformedBytes at a damaged block.
+    """
+    if (magic := source.read(len(MAGIC))) != MAGIC:
+        raise MalformedBytes("it begins with other bytes")
+    yield magic
+    while kind := source.read(1):
+        data = _exactly(source, _number(source))
+        if kind[0] == _COLUMNS:
+            data = uncompressed_block(data)
+        elif kind[0] != _ARROW:
+            raise MalformedBytes(f"block of kind {kind[0]}")
+        yield _head(kind[0], len(data))
+        yield data
+
+
+def _number(source: BinaryIO) -> int:
+    found = bytearray()
+    while (not found or found[-1] > 127) and len(found) < _NUMBER:
+        found += _exactly(source, 1)
+    return ByteReader(found).size(MOST_BYTES)
+
+
+def _exactly(source: BinaryIO, count: int) -> bytes:
+    if len(found := source.read(count)) < count:
+        raise MalformedBytes("it ends too early")
+    return found
+
+
+def _head(kind: int, size: int) -> bytes:
+    head = ByteWriter()
+    head.data.append(kind)
+    head.number(size)
+    return bytes(head.data)
 
 
 def _from_arrow(data: bytes) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """Serve the filelogs of a zone by Arrow Flight, beside its agent's other requests.
 
 A consumer in another zone *follows* a log: one stream carries entries and the bytes of their
-segments as they are stored (compressed, with their checksums), as soon as they are
+segments with checksums (``entrysender``), as soon as they are
 published, and resumes anywhere, also in the middle of a segment. A keep-alive is sent as soon
 as there is nothing more to send, and then every second. A stream ends by itself after a while,
 so that none outlives its reader for long.
@@ -9,33 +9,22 @@ so that none outlives its reader for long.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from headwater.channels.credential import Grant, ZoneCredential, check_granted
-from headwater.channels.entry import Entry, Floor
+from headwater.channels.entrysender import EntrySender, message
 from headwater.channels.filelog import FileLog
-from headwater.channels.flight import (
-    CHUNK,
-    CHUNK_BYTES,
-    FIRST_BYTES,
-    FOLLOW_SECONDS,
-    SIGN_OF_LIFE,
-    SMALL_BYTES,
-    SMALL_CHUNKS,
-    WORTH_BYTES,
-)
-from headwater.channels.followed import Bytes, RelayMessage
+from headwater.channels.flight import CHUNK, FOLLOW_SECONDS, SIGN_OF_LIFE
+from headwater.channels.followed import Begin, RelayMessage
 from headwater.channels.wire import Action, Caller, TokenCheck, parsed, sending_errors
 from headwater.core.address import PLAIN, TLS
 from headwater.core.errors import ChannelError, DeploymentError
@@ -90,14 +79,17 @@ class LogService:
     def follow(self, body: Mapping[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         """Yield the messages of a followed log, each as the metadata of a batch without columns."""
         seconds = min(float(body.get("seconds", FOLLOW_SECONDS)), FOLLOW_SECONDS)
-        position = (int(body["follow"]), int(body.get("piece", 0)), int(body.get("offset", 0)))
-        return _packed(self._followed(self._log(body), *position, seconds))
+        sender = EntrySender(expands=bool(body.get("expands")))
+        followed = self._followed(self._log(body), int(body["follow"]), Begin.from_request(body), sender, seconds)
+        return _packed(followed)
 
-    def _followed(self, log: FileLog, seq: int, piece: int, offset: int, seconds: float) -> Iterator[RelayMessage]:
+    def _followed(
+        self, log: FileLog, seq: int, begin: Begin, sender: EntrySender, seconds: float
+    ) -> Iterator[RelayMessage]:
         watch = FileWatch()
         self._watches.add(watch)
         try:
-            yield from _follow(log, seq, piece, offset, seconds, self._closing, watch)
+            yield from _follow(log, seq, begin, sender, seconds, self._closing, watch)
         finally:
             self._watches.discard(watch)
             watch.close()
@@ -202,19 +194,20 @@ def _sent(batches: Iterator[_T]) -> Iterator[_T]:
 def _packed(messages: Iterator[RelayMessage]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
     """Attach each message to a batch without columns."""
     empty = pa.RecordBatch.from_pylist([], schema=CHUNK)
-    for message in messages:
-        yield empty, pa.py_buffer(message.to_bytes())
-
-
-def _message(*, floor: Floor | None = None, part: Bytes | None = None, entry: Entry | None = None) -> RelayMessage:
-    """Return a message that is sent now."""
-    return RelayMessage(sent=time.monotonic(), floor=floor, part=part, entry=entry)
+    for one in messages:
+        yield empty, pa.py_buffer(one.to_bytes())
 
 
 def _follow(
-    log: FileLog, seq: int, piece: int, offset: int, seconds: float, closing: threading.Event, watch: FileWatch
+    log: FileLog,
+    seq: int,
+    begin: Begin,
+    sender: EntrySender,
+    seconds: float,
+    closing: threading.Event,
+    watch: FileWatch,
 ) -> Iterator[RelayMessage]:
-    """Yield entries from ``seq`` on; the first one only from segment ``piece``, byte ``offset`` on."""
+    """Yield entries from ``seq`` on; the first one only from ``begin`` on."""
     if seq > log.latest():
         raise ChannelError(
             f"the log ends at {log.latest()}, but the reader asks for entry {seq}",
@@ -226,13 +219,13 @@ def _follow(
     spoken = -math.inf
     while time.monotonic() < deadline and not closing.is_set():
         if seq < log.earliest():
-            seq, piece, offset = log.earliest(), 0, 0
-            yield _message(floor=log.floor())
+            seq, begin = log.earliest(), Begin()
+            yield message(floor=log.floor())
         if seq >= log.latest():
             now = time.monotonic()
             if now - spoken >= SIGN_OF_LIFE:
                 spoken = now
-                yield _message()
+                yield message()
             look = _IDLE_POLL if now - moved > _IDLE else _POLL
             left = max(_LEAST, min(spoken + SIGN_OF_LIFE, deadline) - now)
             watch.wait([log.place], left, look=look)
@@ -240,44 +233,12 @@ def _follow(
         for entry in log.entries(seq, log.latest()):
             if entry.seq != seq:
                 break  # reclaimed or dropped meanwhile: send the new floor first
-            yield from _entry(log, entry, piece, offset)
-            seq, piece, offset = seq + 1, 0, 0
+            yield from sender.send(log, entry, begin)
+            seq, begin = seq + 1, Begin()
             if time.monotonic() >= deadline or closing.is_set():
                 break
         moved = time.monotonic()
         spoken = -math.inf  # send a keep-alive at once: the next entry has not waited here
-
-
-def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[RelayMessage]:
-    """Yield the bytes of an entry's segments, then the entry, with the last bytes: it counts once all have arrived."""
-    held: Bytes | None = None
-    for number, segment in enumerate(entry.segments):
-        if number < piece:
-            continue
-        if (source := log.open_published(segment)) is None:
-            continue
-        with source:
-            for part in _parts(source, number, offset if number == piece else 0):
-                if held is not None:
-                    yield _message(part=held)
-                held = part
-    yield _message(part=held, entry=entry)
-
-
-def _parts(source: BinaryIO, piece: int, offset: int) -> Iterator[Bytes]:
-    left = source.seek(0, os.SEEK_END) - source.seek(offset)
-    sizes = _sizes(left)
-    while data := source.read(next(sizes)):
-        yield Bytes(piece, offset, data)
-        offset += len(data)
-
-
-def _sizes(left: int) -> Iterator[int]:
-    """Yield the sizes of chunks: small ones first, to measure a slow link soon, then large ones."""
-    if left > WORTH_BYTES:
-        yield FIRST_BYTES
-    yield from itertools.repeat(SMALL_BYTES, SMALL_CHUNKS)
-    yield from itertools.repeat(CHUNK_BYTES)
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Pull a log of another zone into a replica here: same entries, same numbers, same bytes.
+"""Pull a log of another zone into a replica here: same entries, same numbers, same rows.
 
 The queries of this zone read the replica alone, so a link that fails, comes back or is slow does
 not disturb them; data crosses the link once. An entry is durable here before the other side
@@ -21,8 +21,9 @@ from headwater.channels.base import Backlog
 from headwater.channels.entry import Entry, Floor
 from headwater.channels.filelog import FileLog
 from headwater.channels.flight import SIGN_OF_LIFE
-from headwater.channels.followed import Bytes
+from headwater.channels.followed import Begin, Bytes
 from headwater.channels.linkmeter import Line, LinkMeter
+from headwater.channels.segments import is_whole
 from headwater.core.errors import ChannelError, HeadwaterError
 from headwater.tracing.context import TraceContext
 from headwater.tracing.spans import Attributes, TraceSpan, is_tracing, send
@@ -38,6 +39,8 @@ _SILENCE = 5 * SIGN_OF_LIFE
 _ACKNOWLEDGE = 0.5  # seconds between two acknowledgements
 _POLL = 0.05  # seconds between two polls of a broker
 _RETRY, _RETRY_MOST = 0.2, 2.0
+_EXPANDED = ".expanded"
+"""The end of the file names of received segments with columns that are not compressed."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Remote(Protocol):
     def round_trip(self) -> float | None:
         """Return the round-trip time of a small request in seconds; None where it cannot be measured."""
 
-    def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Following:
+    def follow(self, seq: int, begin: Begin = Begin()) -> Following:  # noqa: B008 - frozen
         """Open a stream from a position on."""
 
     def close(self) -> None:
@@ -110,7 +113,7 @@ class PolledLog:
     def round_trip(self) -> float | None:
         return None  # requests to a broker are shared and cached in this process
 
-    def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Polling:
+    def follow(self, seq: int, begin: Begin = Begin()) -> Polling:  # noqa: B008 - frozen
         return Polling(self._log, seq)
 
     def close(self) -> None:
@@ -257,8 +260,7 @@ class Relay:
     def _follow(self, remote: Remote) -> None:
         """Receive one stream to its end."""
         seq = self._durable = self.replica.latest()
-        piece, offset = self._partial(seq)
-        self._follower = follower = remote.follow(seq, piece, offset)
+        self._follower = follower = remote.follow(seq, self._partial(seq))
         self.meter.broke(self)
         self._line.began()
         try:
@@ -273,7 +275,7 @@ class Relay:
                     self.replica.begin_at(item)
                     seq = self._durable = item.seq
                 elif isinstance(item, Bytes):
-                    self.meter.came(self, len(item.data), waited, since)
+                    self.meter.came(self, item.crossed or len(item.data), waited, since)
                     self._since = self._since or time.time()
                     self._keep(seq, item)
                 elif isinstance(item, Entry):
@@ -306,27 +308,34 @@ class Relay:
 
     # ------------------------------------------------------------ partial entries
 
-    def _part(self, seq: int, piece: int) -> Path:
-        return self.replica.path / "incoming" / f"{seq:012d}.{piece}"
+    def _part(self, seq: int, piece: int, *, expanded: bool) -> Path:
+        return self.replica.path / "incoming" / f"{seq:012d}.{piece}{_EXPANDED if expanded else ''}"
 
-    def _partial(self, seq: int) -> tuple[int, int]:
-        """Return the received part of an entry: the number of its last segment and that one's bytes."""
+    def _partial(self, seq: int) -> Begin:
+        """Return the received part of an entry: its last segment, with that one's bytes."""
         directory = self.replica.path / "incoming"
         directory.mkdir(parents=True, exist_ok=True)
-        found = (0, 0)
+        sizes: dict[int, int] = {}
+        expanded = set()
         for file in sorted(directory.iterdir()):
-            number, _, piece = file.name.partition(".")
+            number, _, piece = file.name.removesuffix(_EXPANDED).partition(".")
             if int(number) != seq:
                 file.unlink()
-            else:
-                found = max(found, (int(piece), file.stat().st_size))
-        return found
+                continue
+            sizes[int(piece)] = file.stat().st_size
+            if file.name.endswith(_EXPANDED):
+                expanded.add(int(piece))
+        last = max(sizes, default=0)
+        return Begin(last, sizes.get(last, 0), frozenset(expanded))
 
     def _keep(self, seq: int, part: Bytes) -> None:
-        with open(self._part(seq, part.piece), "ab") as out:
+        self._part(seq, part.piece, expanded=not part.expanded).unlink(missing_ok=True)
+        with open(self._part(seq, part.piece, expanded=part.expanded), "ab") as out:
+            if out.tell() < part.offset:
+                raise self._again(seq, part.piece, f"came from byte {part.offset} on, not from {out.tell()}")
             out.truncate(part.offset)
             out.write(part.data)
-        self._state = RelayState(True, time.monotonic(), None, self._state.bytes + len(part.data))
+        self._state = RelayState(True, time.monotonic(), None, self._state.bytes + (part.crossed or len(part.data)))
 
     def _publish(self, entry: Entry) -> None:
         if any(s.file is not None and s.file != Path(s.file).name for s in entry.segments):
@@ -336,15 +345,27 @@ class Relay:
                 hint="do not trust the other side; check its agent",
             )
         for piece, segment in enumerate(entry.segments):
-            part = self._part(entry.seq, piece)
+            stored, expanded = (self._part(entry.seq, piece, expanded=form) for form in (False, True))
+            part = expanded if expanded.exists() else stored
             if segment.file is None or not part.exists():
                 continue  # lost at the other side: readers here also find and count the loss
-            if self.replica.fsync:
-                with open(part, "rb") as file:
+            with open(part, "rb") as file:
+                if part == expanded and not is_whole(file, segment):  # it was whole at the other side
+                    raise self._again(entry.seq, piece, "came with other bytes than were sent")
+                if self.replica.fsync:
                     os.fsync(file.fileno())
             os.replace(part, self.replica.path / "staging" / segment.file)
         self.replica.mirror(self._traced(entry))
         self._since = 0.0
+
+    def _again(self, seq: int, piece: int, why: str) -> ChannelError:
+        """Discard what was received of an entry, and return the error to raise: the next stream sends it again."""
+        self._discard(seq)
+        return ChannelError(
+            f"segment {piece} of entry {seq} {why}",
+            where=self.name,
+            hint="it is fetched again; if this repeats, run the same version on both sides",
+        )
 
     def _traced(self, entry: Entry) -> Entry:
         """Send a span of the transfer of a traced entry; what reads the entry here follows that span."""

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headwater.channels.blocks import encodable
 from headwater.channels.bytestream import MalformedBytes
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_READ = 256 * 1024
 FOR_LINK = "link"
 """The compression of segments that cross a link, by the link's speed; the others are those of Arrow's format."""
 
@@ -36,7 +37,8 @@ class Segment:
 
     ``frontier`` is the segment's event-time frontier in microseconds.
     ``file`` is None for a segment with a frontier and no rows. ``offsets`` are the first and
-    the last Kafka offset of its bytes in a log that keeps no files.
+    the last Kafka offset of its bytes in a log that keeps no files. ``level``: that of zstd at which its rows cross a
+    link, compressed together with those before them (``sentparts``); None: they cross it as they are stored.
     """
 
     file: str | None
@@ -45,6 +47,7 @@ class Segment:
     crc32: int
     frontier: int | None = None
     offsets: tuple[int, int] | None = None
+    level: int | None = None
 
 
 class CorruptSegment(ChannelError):
@@ -185,6 +188,7 @@ class SegmentWriter:
             bytes=self._file.bytes,
             crc32=self._file.crc32,
             frontier=self._frontier,
+            level=self._stream.level if isinstance(self._stream, LinkStream) else None,
         )
 
     def abandon(self) -> None:
@@ -243,6 +247,14 @@ class _CountingFile:
         if fsync:
             os.fsync(self._out.fileno())
         self._out.close()
+
+
+def is_whole(source: BinaryIO, segment: Segment) -> bool:
+    """Return whether the rest of a file has the size and the checksum of a segment."""
+    crc32 = size = 0
+    while data := source.read(_READ):
+        crc32, size = zlib.crc32(data, crc32), size + len(data)
+    return (size, crc32) == (segment.bytes, segment.crc32)
 
 
 def read_segment(path: Path, segment: Segment) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,242 @@
+"""Streams of a log to another zone: whatever is cut off, and whichever version sends, the copy has the same rows."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater.channels import entrysender
+from headwater.channels.bytestream import MalformedBytes
+from headwater.channels.entry import Entry
+from headwater.channels.filelog import FileLog
+from headwater.channels.flight import Follower
+from headwater.channels.followed import Begin, RelayMessage
+from headwater.channels.linkcompression import MOST_PART, LinkCompressor, LinkDecompressor
+from headwater.channels.logserver import LogService
+from headwater.channels.relay import Following, Relay, Remote
+from headwater.channels.segments import FOR_LINK, Segment
+from headwater.core.errors import ChannelError
+
+WORDS = [random.Random(n).randbytes(30).hex() for n in range(40)]
+
+
+def rows(seed: int, count: int) -> pa.Table:
+    """Return rows whose texts repeat from batch to batch."""
+    rng = random.Random(seed)
+    return pa.table({"id": range(count), "text": [rng.choice(WORDS) for _ in range(count)]})
+
+
+@dataclass
+class Chunk:
+    """A message as Flight gives it."""
+
+    app_metadata: bytes
+
+
+class Stream:
+    """Messages of a service, of which the stream breaks after some."""
+
+    def __init__(self, service: LogService, request: dict[str, Any], messages: int) -> None:
+        self._service, self._request, self._messages = service, request, messages
+        self.crossed = 0
+
+    def __iter__(self) -> Iterator[Chunk]:
+        followed = self._service.follow(self._request)
+        for _, data in itertools.islice(followed, self._messages):
+            if RelayMessage.from_bytes(memoryview(data)).items == (None,):
+                return
+            self.crossed += len(data)
+            yield Chunk(data.to_pybytes())
+
+    def cancel(self) -> None:
+        """Do nothing: the stream ends by itself."""
+
+
+class Reading:
+    """The part of a ``Wire`` that a stream needs."""
+
+    def reading(self) -> Any:
+        import contextlib
+
+        return contextlib.nullcontext()
+
+
+class Connection:
+    """The log of a service, followed for some messages; ``knows``: as a version that knows expanded segments."""
+
+    def __init__(self, service: LogService) -> None:
+        self._service = service
+        self.knows, self.messages = True, 10**9
+        self.streams: list[Stream] = []
+
+    def follow(self, seq: int, begin: Begin = Begin()) -> Following:  # noqa: B008 - frozen
+        """Open a stream; an older version takes the position for that of stored bytes."""
+        request: dict[str, Any] = {"log": "log", "follow": seq, "expands": True, **begin.to_request()}
+        if not self.knows:
+            request = {**request, "expands": False, "expanded": ()}
+        self.streams.append(Stream(self._service, request, self.messages))
+        return Follower(cast(Any, Reading()), self.streams[-1])
+
+
+class OldSender(entrysender.EntrySender):
+    """The sender of a version without expanded segments: it sends from the position that it is asked for."""
+
+    def _forms(self, log: FileLog, entry: Entry) -> dict[int, bool]:
+        return {piece: False for piece in super()._forms(log, entry)}
+
+
+def publish(log: FileLog, batch: int, tables: list[tuple[pa.Table, str]]) -> None:
+    """Append a batch of several segments in given compressions."""
+    segments = []
+    for table, compression in tables:
+        log.compression = compression
+        writer = log.open_segment(table.schema)
+        for part in table.to_batches():
+            writer.write(part)
+        segment = writer.close()
+        assert isinstance(segment, Segment)
+        segments.append(segment)
+    assert log.commit(1, batch, segments)
+
+
+def made(place: Path) -> tuple[FileLog, FileLog, Connection, Relay]:
+    """Return a log, its copy, the connection and the relay between them."""
+    log, copy = FileLog(place / "log", fsync=False), FileLog(place / "copy", fsync=False, on_corrupt="stop")
+    log.create()
+    copy.create()
+    connection = Connection(LogService(lambda name: log))
+    return log, copy, connection, Relay(lambda: cast(Remote, connection), "log", copy, reader="r")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from([0, 3, 900, 5000]), st.sampled_from([FOR_LINK, "lz4"])), min_size=1),
+        min_size=1,
+        max_size=4,
+    ),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 4)), max_size=12),
+    st.randoms(use_true_random=False),
+)
+def test_a_copy_has_the_rows_however_streams_break(
+    batches: list[list[tuple[int, str]]], cuts: list[tuple[bool, int]], rng: random.Random
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        log, copy, connection, relay = made(place)
+        expected = []
+        for batch, parts in enumerate(batches):
+            tables = [(rows(rng.randrange(100), count + 1), compression) for count, compression in parts]
+            publish(log, batch, tables)
+            expected += [table for table, _ in tables]
+        for connection.knows, connection.messages in [*cuts, (True, 10**9)]:
+            for _ in range(2):  # a discarded entry is asked for again
+                try:
+                    relay._follow(cast(Remote, connection))
+                    break
+                except ChannelError as error:
+                    assert error.hint is not None and "fetched again" in error.hint
+        assert copy.latest() == log.latest()
+        assert pa.Table.from_batches(copy.read(0, copy.latest())).equals(pa.concat_tables(expected))
+        assert not list((copy.path / "incoming").iterdir())
+
+
+def test_a_downgrade_in_the_middle_of_an_entry_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, copy, connection, relay = made(tmp_path)
+    tables = [rows(seed, 9000) for seed in range(3)]
+    publish(log, 0, [(table, FOR_LINK) for table in tables])
+    whole = len(list(LogService(lambda name: log).follow({"log": "log", "follow": 0, "expands": True, "seconds": 0.1})))
+    for messages in range(1, whole - 1):
+        connection.messages = messages
+        relay._follow(cast(Remote, connection))
+        with monkeypatch.context() as patched:
+            patched.setattr("headwater.channels.logserver.EntrySender", OldSender)
+            connection.messages = 10**9
+            for _ in range(2):
+                try:
+                    relay._follow(cast(Remote, connection))
+                    break
+                except ChannelError as error:
+                    assert error.hint is not None and "fetched again" in error.hint
+        assert pa.Table.from_batches(copy.read(0, 1)).equals(pa.concat_tables(tables)), messages
+        for file in copy.path.rglob("*"):
+            if file.is_file() and file.parent.name in ("data", "log", "staging", "incoming"):
+                file.unlink()
+
+
+def test_a_stream_repeats_nothing(tmp_path: Path) -> None:
+    log, copy, connection, relay = made(tmp_path)
+    for batch in range(20):
+        publish(log, batch, [(rows(batch, 50), FOR_LINK)])
+    relay._follow(cast(Remote, connection))
+    assert copy.latest() == 20
+    alone = log.totals(20)[1]
+    assert relay.state.bytes < alone / 2
+    assert copy.totals(20) == log.totals(20), "the copy counts the bytes of the original"
+    # The copy is the original of the next zone's.
+    further = FileLog(tmp_path / "further", fsync=False, on_corrupt="stop")
+    further.create()
+    onward = Connection(LogService(lambda name: copy))
+    second = Relay(lambda: cast(Remote, onward), "log", further, reader="r")
+    second._follow(cast(Remote, onward))
+    assert second.state.bytes == relay.state.bytes
+    assert pa.Table.from_batches(further.read(0, 20)).equals(pa.Table.from_batches(log.read(0, 20)))
+
+
+def test_a_damaged_segment_is_found_damaged_by_the_readers_of_the_copy(tmp_path: Path) -> None:
+    log, copy, connection, relay = made(tmp_path)
+    publish(log, 0, [(rows(1, 50), FOR_LINK), (rows(2, 50), FOR_LINK)])
+    (file,) = [f for f in (tmp_path / "log" / "data").iterdir() if f.name == log.tail().segments[0].file]  # type: ignore[union-attr]
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    relay._follow(cast(Remote, connection))
+    lenient = FileLog(copy.path)
+    assert pa.Table.from_batches(lenient.read(0, 1)).equals(rows(2, 50))
+    assert lenient.stats().lost_rows == 50
+
+
+def test_a_level_from_outside_is_not_used(tmp_path: Path) -> None:
+    log, _, _, _ = made(tmp_path)
+    publish(log, 0, [(rows(1, 50), FOR_LINK)])
+    entry = log.tail()
+    assert entry is not None
+    odd = cast(Any, "19; no number")
+    changed = replace(entry, segments=(replace(entry.segments[0], level=odd),))
+    sender = entrysender.EntrySender(expands=True)
+    sent = list(sender.send(log, changed, Begin()))
+    assert all(part.part is None or not part.part.expanded for part in sent)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=8), st.sampled_from([1, 9, 19]), st.data())
+def test_parts_come_back_and_damaged_ones_are_refused(parts: list[bytes], level: int, data: st.DataObject) -> None:
+    one, other = LinkCompressor(level), LinkDecompressor()
+    sent = [one.compress(part) for part in parts]
+    assert [other.decompress(part) for part in sent] == parts
+    at = data.draw(st.integers(0, len(sent) - 1))
+    damaged = bytearray(sent[at])
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
+    again = LinkDecompressor()
+    try:
+        for number, part in enumerate(sent):
+            again.decompress(bytes(damaged) if number == at else part)
+    except MalformedBytes as error:
+        assert error.hint is not None and "damaged" in error.hint
+
+
+def test_a_part_that_would_fill_the_memory_is_refused() -> None:
+    part = LinkCompressor(19).compress(bytes(4 * MOST_PART))
+    assert len(part) < 10_000
+    with pytest.raises(MalformedBytes, match="a part of more than"):
+        LinkDecompressor().decompress(part)
