@@ -48,9 +48,11 @@ class EntrySender:
 
         It counts at the receiver once all have arrived.
         """
-        forms = self._forms(log, entry)
-        if any(expanded != (piece in begin.expanded) for piece, expanded in forms.items() if piece <= begin.piece):
-            begin = Begin()  # the receiver has bytes of another form, from another version of Headwater
+        possible = self._expandable(log, entry)
+        if any(not possible.get(piece, True) for piece in begin.expanded):
+            begin = Begin()  # this version cannot go on with the form of the bytes that the receiver has
+        # A segment of which the receiver has stored bytes, from an older version, goes on so.
+        forms = {p: able and (p in begin.expanded or not begin.holds(p)) for p, able in possible.items()}
         held: Bytes | None = None
         segments = list(entry.segments)
         for piece, expanded in forms.items():
@@ -75,8 +77,8 @@ class EntrySender:
                     segments[piece] = replace(segment, bytes=counted.bytes, crc32=counted.crc32)
         yield message(part=held, entry=replace(entry, segments=tuple(segments)))
 
-    def _forms(self, log: FileLog, entry: Entry) -> dict[int, bool]:
-        """Return whether each segment is sent expanded: one of blocks that is whole. Lost ones are missing.
+    def _expandable(self, log: FileLog, entry: Entry) -> dict[int, bool]:
+        """Return whether each segment can be sent expanded: one of blocks that is whole. Lost ones are missing.
 
         A damaged one is sent as it is, so that its readers find it damaged.
         """

@@ -35,6 +35,10 @@ class Begin:
     offset: int = 0
     expanded: frozenset[int] = frozenset()
 
+    def holds(self, piece: int) -> bool:
+        """Return whether the receiver has bytes of a segment."""
+        return piece < self.piece or (piece == self.piece and self.offset > 0)
+
     def to_request(self) -> dict[str, Any]:
         """Return the fields of a request."""
         return {"piece": self.piece, "offset": self.offset, "expanded": sorted(self.expanded)}

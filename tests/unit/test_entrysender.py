@@ -6,6 +6,7 @@ import itertools
 import random
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -48,14 +49,12 @@ class Stream:
 
     def __init__(self, service: LogService, request: dict[str, Any], messages: int) -> None:
         self._service, self._request, self._messages = service, request, messages
-        self.crossed = 0
 
     def __iter__(self) -> Iterator[Chunk]:
         followed = self._service.follow(self._request)
         for _, data in itertools.islice(followed, self._messages):
             if RelayMessage.from_bytes(memoryview(data)).items == (None,):
                 return
-            self.crossed += len(data)
             yield Chunk(data.to_pybytes())
 
     def cancel(self) -> None:
@@ -65,10 +64,9 @@ class Stream:
 class Reading:
     """The part of a ``Wire`` that a stream needs."""
 
-    def reading(self) -> Any:
-        import contextlib
-
-        return contextlib.nullcontext()
+    def reading(self) -> AbstractContextManager[None]:
+        """Do nothing about errors."""
+        return nullcontext()
 
 
 class Connection:
@@ -77,22 +75,21 @@ class Connection:
     def __init__(self, service: LogService) -> None:
         self._service = service
         self.knows, self.messages = True, 10**9
-        self.streams: list[Stream] = []
 
     def follow(self, seq: int, begin: Begin = Begin()) -> Following:  # noqa: B008 - frozen
         """Open a stream; an older version takes the position for that of stored bytes."""
         request: dict[str, Any] = {"log": "log", "follow": seq, "expands": True, **begin.to_request()}
         if not self.knows:
             request = {**request, "expands": False, "expanded": ()}
-        self.streams.append(Stream(self._service, request, self.messages))
-        return Follower(cast(Any, Reading()), self.streams[-1])
+        return Follower(cast(Any, Reading()), Stream(self._service, request, self.messages))
 
 
 class OldSender(entrysender.EntrySender):
     """The sender of a version without expanded segments: it sends from the position that it is asked for."""
 
-    def _forms(self, log: FileLog, entry: Entry) -> dict[int, bool]:
-        return {piece: False for piece in super()._forms(log, entry)}
+    def send(self, log: FileLog, entry: Entry, begin: Begin) -> Iterator[RelayMessage]:
+        self._expands = False
+        return super().send(log, entry, Begin(begin.piece, begin.offset))
 
 
 def publish(log: FileLog, batch: int, tables: list[tuple[pa.Table, str]]) -> None:

@@ -37,7 +37,7 @@ MESSAGES = st.builds(
     RelayMessage,
     sent=st.floats(0, 1e9),
     floor=st.none() | st.builds(Floor, seq=NUMBERS, rows=NUMBERS, frontier=TIMES),
-    part=st.none() | st.builds(Bytes, NUMBERS, NUMBERS, st.binary(max_size=200)),
+    part=st.none() | st.builds(Bytes, NUMBERS, NUMBERS, st.binary(max_size=200), st.booleans(), st.booleans()),
     entry=st.none() | ENTRIES,
 )
 
