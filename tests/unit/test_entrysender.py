@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from headwater.channels import entrysender
 from headwater.channels.bytestream import MalformedBytes
 from headwater.channels.entry import Entry
+from headwater.channels.entrysender import EntrySender
 from headwater.channels.filelog import FileLog
 from headwater.channels.flight import Follower
 from headwater.channels.followed import Begin, RelayMessage
 from headwater.channels.linkcompression import MOST_PART, LinkCompressor, LinkDecompressor
+from headwater.channels.linkstream import LEVELS
 from headwater.channels.logserver import LogService
 from headwater.channels.relay import Following, Relay, Remote
 from headwater.channels.segments import FOR_LINK, Segment
@@ -34,7 +36,8 @@ WORDS = [random.Random(n).randbytes(30).hex() for n in range(40)]
 def rows(seed: int, count: int) -> pa.Table:
     """Return rows whose texts repeat from batch to batch."""
     rng = random.Random(seed)
-    return pa.table({"id": range(count), "text": [rng.choice(WORDS) for _ in range(count)]})
+    texts = [rng.choice(WORDS) + str(rng.randrange(count)) for _ in range(count)]
+    return pa.table({"id": range(count), "text": texts})
 
 
 @dataclass
@@ -84,7 +87,7 @@ class Connection:
         return Follower(cast(Any, Reading()), Stream(self._service, request, self.messages))
 
 
-class OldSender(entrysender.EntrySender):
+class OldSender(EntrySender):
     """The sender of a version without expanded segments: it sends from the position that it is asked for."""
 
     def send(self, log: FileLog, entry: Entry, begin: Begin) -> Iterator[RelayMessage]:
@@ -92,8 +95,8 @@ class OldSender(entrysender.EntrySender):
         return super().send(log, entry, Begin(begin.piece, begin.offset))
 
 
-def publish(log: FileLog, batch: int, tables: list[tuple[pa.Table, str]]) -> None:
-    """Append a batch of several segments in given compressions."""
+def publish(log: FileLog, batch: int, tables: list[tuple[pa.Table, str]], level: int = 19) -> None:
+    """Append a batch of several segments in given compressions; ``level``: at which blocks cross the link."""
     segments = []
     for table, compression in tables:
         log.compression = compression
@@ -102,8 +105,15 @@ def publish(log: FileLog, batch: int, tables: list[tuple[pa.Table, str]]) -> Non
             writer.write(part)
         segment = writer.close()
         assert isinstance(segment, Segment)
-        segments.append(segment)
+        segments.append(segment if segment.level is None else replace(segment, level=level))
     assert log.commit(1, batch, segments)
+
+
+@pytest.fixture(autouse=True)
+def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send segments in parts of some hundred bytes, so that streams break inside them."""
+    for name in ("FIRST_BYTES", "WORTH_BYTES", "SMALL_BYTES", "CHUNK_BYTES"):
+        monkeypatch.setattr(entrysender, name, 300)
 
 
 def made(place: Path) -> tuple[FileLog, FileLog, Connection, Relay]:
@@ -118,11 +128,11 @@ def made(place: Path) -> tuple[FileLog, FileLog, Connection, Relay]:
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
-        st.lists(st.tuples(st.sampled_from([0, 3, 900, 5000]), st.sampled_from([FOR_LINK, "lz4"])), min_size=1),
+        st.lists(st.tuples(st.sampled_from([0, 3, 30, 200]), st.sampled_from([FOR_LINK, "lz4"])), min_size=1),
         min_size=1,
         max_size=4,
     ),
-    st.lists(st.tuples(st.booleans(), st.integers(0, 4)), max_size=12),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=12),
     st.randoms(use_true_random=False),
 )
 def test_a_copy_has_the_rows_however_streams_break(
@@ -134,7 +144,7 @@ def test_a_copy_has_the_rows_however_streams_break(
         expected = []
         for batch, parts in enumerate(batches):
             tables = [(rows(rng.randrange(100), count + 1), compression) for count, compression in parts]
-            publish(log, batch, tables)
+            publish(log, batch, tables, rng.choice(LEVELS))
             expected += [table for table, _ in tables]
         for connection.knows, connection.messages in [*cuts, (True, 10**9)]:
             for _ in range(2):  # a discarded entry is asked for again
@@ -150,7 +160,7 @@ def test_a_copy_has_the_rows_however_streams_break(
 
 def test_a_downgrade_in_the_middle_of_an_entry_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, copy, connection, relay = made(tmp_path)
-    tables = [rows(seed, 9000) for seed in range(3)]
+    tables = [rows(seed, 100) for seed in range(3)]
     publish(log, 0, [(table, FOR_LINK) for table in tables])
     whole = len(list(LogService(lambda name: log).follow({"log": "log", "follow": 0, "expands": True, "seconds": 0.1})))
     for messages in range(1, whole - 1):
@@ -203,6 +213,25 @@ def test_a_damaged_segment_is_found_damaged_by_the_readers_of_the_copy(tmp_path:
     assert lenient.stats().lost_rows == 50
 
 
+def test_a_segment_that_is_damaged_while_it_is_sent_costs_no_other_rows(tmp_path: Path) -> None:
+    log, copy, connection, relay = made(tmp_path)
+    tables = [rows(seed, 100) for seed in range(3)]
+    publish(log, 0, [(table, FOR_LINK) for table in tables])
+    entry = log.tail()
+    assert entry is not None
+    messages = list(EntrySender(expands=True).send(log, entry, Begin()))
+    parts = [message.part for message in messages if message.part is not None]
+    connection.messages = next(n for n, part in enumerate(parts) if part.piece == 1) + 2  # in the middle of the second
+    relay._follow(cast(Remote, connection))
+    file = tmp_path / "log" / "data" / str(entry.segments[1].file)
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    connection.messages = 10**9
+    relay._follow(cast(Remote, connection))
+    lenient = FileLog(copy.path)
+    assert pa.Table.from_batches(lenient.read(0, 1)).equals(pa.concat_tables([tables[0], tables[2]]))
+    assert lenient.stats().lost_rows == 100
+
+
 def test_a_level_from_outside_is_not_used(tmp_path: Path) -> None:
     log, _, _, _ = made(tmp_path)
     publish(log, 0, [(rows(1, 50), FOR_LINK)])
@@ -210,8 +239,7 @@ def test_a_level_from_outside_is_not_used(tmp_path: Path) -> None:
     assert entry is not None
     odd = cast(Any, "19; no number")
     changed = replace(entry, segments=(replace(entry.segments[0], level=odd),))
-    sender = entrysender.EntrySender(expands=True)
-    sent = list(sender.send(log, changed, Begin()))
+    sent = list(EntrySender(expands=True).send(log, changed, Begin()))
     assert all(part.part is None or not part.part.expanded for part in sent)
 
 
