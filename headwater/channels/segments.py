@@ -38,7 +38,7 @@ class Segment:
     ``frontier`` is the segment's event-time frontier in microseconds.
     ``file`` is None for a segment with a frontier and no rows. ``offsets`` are the first and
     the last Kafka offset of its bytes in a log that keeps no files. ``level``: that of zstd at which its rows cross a
-    link, compressed together with those before them (``sentparts``); None: they cross it as they are stored.
+    link, compressed together with those before them (``entrysender``); None: they cross it as they are stored.
     """
 
     file: str | None

@@ -153,6 +153,7 @@ def test_a_copy_has_the_rows_however_streams_break(
                     break
                 except ChannelError as error:
                     assert error.hint is not None and "fetched again" in error.hint
+                    assert not all(knows for knows, _ in cuts), "versions that are alike fetch nothing again"
         assert copy.latest() == log.latest()
         assert pa.Table.from_batches(copy.read(0, copy.latest())).equals(pa.concat_tables(expected))
         assert not list((copy.path / "incoming").iterdir())
@@ -230,6 +231,15 @@ def test_a_segment_that_is_damaged_while_it_is_sent_costs_no_other_rows(tmp_path
     lenient = FileLog(copy.path)
     assert pa.Table.from_batches(lenient.read(0, 1)).equals(pa.concat_tables([tables[0], tables[2]]))
     assert lenient.stats().lost_rows == 100
+
+
+def test_another_level_begins_a_new_history(tmp_path: Path) -> None:
+    log, _, _, _ = made(tmp_path)
+    for batch, level in enumerate([19, 19, 1, 1, 19]):
+        publish(log, batch, [(rows(1, 3), FOR_LINK)], level)
+    sender = EntrySender(expands=True)
+    sent = [message for entry in log.entries(0, 5) for message in sender.send(log, entry, Begin())]
+    assert [message.part.begins for message in sent if message.part is not None] == [True, False, True, False, True]
 
 
 def test_a_level_from_outside_is_not_used(tmp_path: Path) -> None:
