@@ -51,6 +51,7 @@ class FileLog(Log):
     speed.
     """
 
+    streamed = True
     _journal: Journal
     _keep: Retention
     _store: SegmentStore

@@ -1,9 +1,11 @@
 """Rows for a link: in the encoding with the least time to make and to send, measured over the rows themselves.
 
-A small batch is always encoded as a block at zstd's highest level: that takes a few milliseconds, and Arrow's format
-would be several times as long. For larger ones a sample is encoded in Arrow's format and as blocks at rising levels,
-and the time that this takes is added to the time that the link takes for the result. A slow link is worth a high level;
-a fast one, or a busy processor, is not.
+A small batch is always encoded as a block: Arrow's format would be several times as long. For larger ones a sample is
+encoded in Arrow's format and as blocks at rising levels of zstd, and the time that this takes is added to the time that
+the link takes for the result. A slow link is worth a high level; a fast one, or a busy processor, is not.
+
+Where a stream is compressed on its way (``linkcompression``), the level is that of the stream, and blocks are stored at
+the lowest one.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ MAGIC = b"HWB1"
 """The first bytes of rows in blocks, with the format's version. Arrow's streams begin with FFFFFFFF."""
 LEVELS = (1, 9, 19)
 """Levels of zstd that are tried."""
+SLOW_BYTES_PER_S = 62_500
+"""Speed of a link below which a stream's highest level saves more time than it takes: 5 % of the bytes of the level
+before, for 30 us per row. By itself, a block of few rows is always worth it."""
 SMALL_ROWS = 4096
 """Rows that are encoded without a measurement, and rows of the sample that is measured."""
 ASSUMED_BYTES_PER_S = 1.25e6
@@ -46,14 +51,16 @@ class ByteSink(Protocol):
 
 
 def choose_level(
-    rows: pa.Table, bytes_per_s: float | None, clock: Callable[[], float] = time.perf_counter
+    rows: pa.Table, bytes_per_s: float | None, clock: Callable[[], float] = time.perf_counter, *, streamed: bool = False
 ) -> int | None:
     """Return the level of zstd for rows that cross a link of a speed; None: they are sent in Arrow's format.
 
-    No slower encoding is tried once sending takes less time than encoding.
+    No slower encoding is tried once sending takes less time than encoding. ``streamed``: they are compressed together
+    with those before them.
     """
     if rows.num_rows <= SMALL_ROWS:
-        return LEVELS[-1]
+        slow = (bytes_per_s or ASSUMED_BYTES_PER_S) < SLOW_BYTES_PER_S
+        return LEVELS[-1] if slow or not streamed else LEVELS[-2]
     sample = rows.slice((rows.num_rows - SMALL_ROWS) // 2, SMALL_ROWS).combine_chunks()
     tries: list[tuple[int | None, _Encode]] = [(None, lambda: len(_arrow(sample)))]
     tries += [(level, lambda level=level: len(encode_block(sample, level=level))) for level in LEVELS]  # type: ignore[misc]
@@ -89,17 +96,21 @@ def _arrow(rows: pa.Table) -> bytes:
 
 
 class LinkStream:
-    """Write batches of one schema (``blocks.encodable``) for a link of a speed in bytes per second; None: unknown."""
+    """Write batches of one schema (``blocks.encodable``) for a link of a speed in bytes per second; None: unknown.
 
-    def __init__(self, out: ByteSink, schema: pa.Schema, bytes_per_s: float | None) -> None:
+    ``streamed``: see ``choose_level``.
+    """
+
+    def __init__(self, out: ByteSink, schema: pa.Schema, bytes_per_s: float | None, *, streamed: bool = False) -> None:
         self._out = out
         self._schema = schema
         self._bytes_per_s = bytes_per_s
+        self._streamed = streamed
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
         self._begun = False
         self.level: int | None = None
-        """That of zstd in which the blocks are compressed; None before the first, and in Arrow's format."""
+        """That of zstd for the link; None before the first block, and in Arrow's format."""
         self._arrow: pa.RecordBatchStreamWriter | None = None
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
@@ -132,7 +143,7 @@ class LinkStream:
         self._waiting, self._rows, self._bytes = [], 0, 0
         if not self._begun:
             self._begun = True
-            self.level = choose_level(rows, self._bytes_per_s)
+            self.level = choose_level(rows, self._bytes_per_s, streamed=self._streamed)
             if self.level is None:
                 self._arrow = arrow_stream(self._out, self._schema, "zstd")
             else:
@@ -144,7 +155,7 @@ class LinkStream:
         if rows.nbytes > _MOST_BYTES:
             self._put(_ARROW, _arrow(rows))
         else:
-            self._put(_COLUMNS, encode_block(rows, level=self.level))
+            self._put(_COLUMNS, encode_block(rows, level=LEVELS[0] if self._streamed else self.level))
 
     def _put(self, kind: int, data: bytes) -> None:
         self._out.write(_head(kind, len(data)))

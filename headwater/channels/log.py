@@ -36,6 +36,8 @@ class Log(LogView):
 
     compression = "lz4"
     """Compression of written segments; read ones carry theirs. ``segments.FOR_LINK`` suits those that cross a link."""
+    streamed = False
+    """Whether segments cross a link in streams that are compressed as one (``entrysender``)."""
     look_s = 0.0
     """Least seconds between two looks of a waiting reader for new entries."""
     place: Path | None = None
@@ -88,6 +90,7 @@ class Log(LogView):
             fsync=fsync,
             compression=self.compression,
             bytes_per_s=self.bytes_per_s,
+            streamed=self.streamed,
         )
 
     def _newest_for_writer(self) -> Entry | None:

@@ -132,7 +132,8 @@ def check_event_time(schema: pa.Schema, name: str, *, where: str) -> None:
 class SegmentWriter:
     """Write batches to one segment file as they come; without batches there is no file.
 
-    ``bytes_per_s``: speed of the link that the file crosses, for compression ``FOR_LINK``; None: unknown.
+    ``bytes_per_s``: speed of the link that the file crosses, for compression ``FOR_LINK``; None: unknown. ``streamed``:
+    it crosses it in a stream that is compressed as one.
     """
 
     def __init__(
@@ -143,12 +144,14 @@ class SegmentWriter:
         fsync: bool = True,
         compression: str = "lz4",
         bytes_per_s: float | None = None,
+        streamed: bool = False,
     ) -> None:
         self._directory = directory
         self._event_time = event_time
         self._fsync = fsync
         self._compression = compression
         self._bytes_per_s = bytes_per_s
+        self._streamed = streamed
         self._schema: pa.Schema | None = None
         self._stream: Any = None
         self._file: _CountingFile | None = None
@@ -205,7 +208,7 @@ class SegmentWriter:
         if self._compression != FOR_LINK:
             self._stream = arrow_stream(self._file, self._schema, self._compression)
         elif encodable(self._schema):
-            self._stream = LinkStream(self._file, self._schema, self._bytes_per_s)
+            self._stream = LinkStream(self._file, self._schema, self._bytes_per_s, streamed=self._streamed)
         else:
             self._stream = arrow_stream(self._file, self._schema, "zstd")
 

@@ -237,6 +237,25 @@ def test_a_slow_link_is_worth_the_highest_level_and_a_fast_one_none() -> None:
     assert choose_level(rows, 1e6, Clock(10.0)) is None, "a busy processor saves its time"
 
 
+def test_a_small_batch_of_a_stream_takes_the_highest_level_on_a_slow_link_only() -> None:
+    rows = numbers(SMALL_ROWS)
+    assert [choose_level(rows, speed, streamed=True) for speed in (1_250.0, 1.25e6, None)] == [19, 9, 9]
+
+
+def test_a_streams_blocks_are_stored_at_the_lowest_level(tmp_path: Path) -> None:
+    rows = numbers(SMALL_ROWS).combine_chunks()
+    stored = {}
+    for streamed in (False, True):
+        writer = SegmentWriter(tmp_path, fsync=False, compression=FOR_LINK, bytes_per_s=1_000.0, streamed=streamed)
+        writer.write(rows.to_batches()[0])
+        segment = writer.close()
+        assert segment is not None and segment.level == LEVELS[-1]
+        stored[streamed] = (tmp_path / str(segment.file)).read_bytes()
+    blocks = {False: encode_block(rows, level=LEVELS[-1]), True: encode_block(rows, level=LEVELS[0])}
+    assert all(data.endswith(blocks[streamed]) for streamed, data in stored.items())
+    assert blocks[False] != blocks[True]
+
+
 SCHEMA = pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
 
 
