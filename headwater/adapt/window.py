@@ -78,7 +78,7 @@ class HostRates:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelRates:
-    """Rows/s and bytes/s written to a channel."""
+    """Rows/s and bytes/s written to a channel; the bytes as they cross links, if it crosses any."""
 
     rows: float
     bytes: float
@@ -86,13 +86,13 @@ class ChannelRates:
 
     @property
     def row_bytes(self) -> float | None:
-        """Bytes of a row as stored, averaged since the start."""
-        return self.now.bytes / self.now.rows if self.now.rows else None
+        """Bytes of a row as it crosses links, or is stored, averaged since the start."""
+        return _sent(self.now.bytes, self.now.sent_share) / self.now.rows if self.now.rows else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkRates:
-    """Rows/s and bytes/s written for transfer over a link."""
+    """Rows/s and bytes/s written for transfer over a link; the bytes as they cross it."""
 
     rows: float
     bytes: float
@@ -177,18 +177,25 @@ def window(samples: Sequence[Observed], seconds: float | None = None) -> Window 
         {
             id_: ChannelRates(
                 rows=_grown(c.rows for c in seen) / span,
-                bytes=_grown(c.bytes for c in seen) / span,
+                bytes=_sent(_grown(c.bytes for c in seen) / span, seen[-1].sent_share),
                 now=seen[-1],
             )
             for id_, seen in channels.items()
         },
         {
             id_: LinkRates(
-                rows=_grown(x.rows for x in seen) / span, bytes=_grown(x.bytes for x in seen) / span, now=seen[-1]
+                rows=_grown(x.rows for x in seen) / span,
+                bytes=_sent(_grown(x.bytes for x in seen) / span, seen[-1].sent_share),
+                now=seen[-1],
             )
             for id_, seen in links.items()
         },
     )
+
+
+def _sent(stored: float, share: float | None) -> float:
+    """Return the bytes that cross a link for stored ones."""
+    return stored if share is None else stored * share
 
 
 _T = TypeVar("_T")

@@ -36,6 +36,7 @@ from headwater.agent import statetransfer
 from headwater.agent.tasks import NodeTasks
 from headwater.agent.warmup import warm_up
 from headwater.channels.filelog import FileLog
+from headwater.channels.sentmeter import SentMeter
 from headwater.channels.wire import OWN_VERSION, Action, check_protocol
 from headwater.connectors.deadletters import read_dead_letters
 from headwater.connectors.permitted import AgentPermissions, own_paths
@@ -107,6 +108,8 @@ class Agent:
         self._counting = threading.Lock()
         self._deployed: dict[str, NodeTasks] = {}
         self._hosts = HostMeter(sparks)
+        self.sent = SentMeter()
+        """What the streams of this agent's logs to other zones take."""
         self._peers: dict[str, str] = read_note(self.directory / "peers.json")
         self._grants: dict[str, str] = read_note(self.directory / "grants.json")
         self._meeting = threading.Lock()
@@ -406,6 +409,7 @@ class Agent:
                     self._hosts,
                     share=self._share,
                     permissions=self._permissions,
+                    sent=self.sent,
                 )
             return self._deployed[name]
 

@@ -27,6 +27,7 @@ from headwater.agent.work import Work
 from headwater.channels.channelspec import channel_spec, is_copied
 from headwater.channels.kafkaclient import looking
 from headwater.channels.open import remove_log
+from headwater.channels.sentmeter import SentMeter
 from headwater.connectors.permitted import AgentPermissions, check_unit
 from headwater.core.errors import (
     BrokerAway,
@@ -89,6 +90,7 @@ class NodeTasks:
         *,
         share: bool = False,
         permissions: AgentPermissions,
+        sent: SentMeter,
     ) -> None:
         self.name = name
         self.node = node
@@ -97,6 +99,7 @@ class NodeTasks:
         self._settings = settings
         self._hosts = hosts
         self._share = share
+        self._sent = sent
         self._permissions = permissions
         self._lock = threading.RLock()
         """Held briefly to read or change the tasks; never during a call to Spark."""
@@ -630,6 +633,7 @@ class NodeTasks:
             meters=self._meters,
             limit=self._settings.channel.max_bytes,
             last=self._progress,
+            share=lambda channel: self._sent.share(f"{self.name}/{channel}"),
         )
         return seen.joined(Progress(seconds=0.0, links=self._relays.links(), hosts=self._hosts.progress()))
 

@@ -76,8 +76,11 @@ def progress_of(
     meters: Meters | None = None,
     limit: int | None = None,
     last: Progress | None = None,
+    share: Callable[[str], float | None] = lambda channel: None,
 ) -> Progress:
     """Return the state of units and of the channels they write.
+
+    ``share``: the bytes that a channel's streams to other zones took, for each stored one.
 
     Where no broker answers, their counters are those of the ``last`` progress.
     """
@@ -86,7 +89,7 @@ def progress_of(
 
     known: dict[str, ChannelStats | BrokerAway] = {}
     seen = []
-    links: dict[str, list[int]] = {}
+    links: dict[str, LinkProgress] = {}
     channels: dict[str, ChannelProgress] = {}
     # Positions first: rows that a unit has read are then in the counters of its inputs, and no lag is negative.
     reached = [_observed(units, work, stopped=stopped) for units, work in works]
@@ -113,7 +116,7 @@ def progress_of(
         for channel in work.spec.outputs:
             with looking():
                 try:
-                    found = _channel(channel.id, stats(channel), meters, limit)
+                    found = _channel(channel.id, stats(channel), meters, limit, share(channel.id))
                     if channel.links and found.unread:
                         found = replace(found, oldest_s=_oldest(units.channels.log(work.spec, channel), time.time()))
                 except BrokerAway:
@@ -121,13 +124,12 @@ def progress_of(
                     found = replace(found, bytes_per_s=None, lasts_s=None, oldest_s=None)
             channels[channel.id] = found
             for link in channel.links:  # once, however many units read it on the other node
-                total = links.setdefault(link, [0, 0])
-                total[0] += found.rows
-                total[1] += found.bytes
+                own = LinkProgress(link=link, rows=found.rows, bytes=found.bytes, sent_share=found.sent_share)
+                links[link] = links[link].joined(own) if link in links else own
     return Progress(
         seconds=seconds,
         units=tuple(seen),
-        links=tuple(LinkProgress(link=n, rows=r, bytes=b) for n, (r, b) in links.items()),
+        links=tuple(links.values()),
         channels=tuple(channels.values()),
     )
 
@@ -138,7 +140,9 @@ def _oldest(log: Log, now: float) -> float | None:
     return max(0.0, now - came[0]) if came else None
 
 
-def _channel(id_: str, stats: ChannelStats, meters: Meters | None, limit: int | None) -> ChannelProgress:
+def _channel(
+    id_: str, stats: ChannelStats, meters: Meters | None, limit: int | None, share: float | None
+) -> ChannelProgress:
     return ChannelProgress(
         channel=id_,
         rows=stats.rows,
@@ -150,6 +154,7 @@ def _channel(id_: str, stats: ChannelStats, meters: Meters | None, limit: int | 
         limit_bytes=limit,
         bytes_per_s=meters.rate(id_) if meters else None,
         lasts_s=meters.lasts(id_, limit) if meters and limit else None,
+        sent_share=share,
     )
 
 

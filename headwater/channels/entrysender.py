@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from headwater.channels.entry import Entry, Floor
 from headwater.channels.filelog import FileLog
@@ -31,16 +31,27 @@ FIRST_BYTES, WORTH_BYTES = 4 * 1024, 16 * 1024
 arrives measures the link."""
 
 
+class Note(Protocol):
+    """Takes the bytes of an entry."""
+
+    def __call__(self, *, stored: int, sent: int) -> None:
+        """Take them."""
+
+
 def message(*, floor: Floor | None = None, part: Bytes | None = None, entry: Entry | None = None) -> RelayMessage:
     """Return a message that is sent now."""
     return RelayMessage(sent=time.monotonic(), floor=floor, part=part, entry=entry)
 
 
 class EntrySender:
-    """The sending end of one stream; ``expands``: whether the receiver can read expanded segments (``Bytes``)."""
+    """The sending end of one stream; ``expands``: whether the receiver can read expanded segments (``Bytes``).
 
-    def __init__(self, *, expands: bool) -> None:
+    ``note``: called with the stored and the sent bytes of each entry that is sent from its beginning on.
+    """
+
+    def __init__(self, *, expands: bool, note: Note = lambda *, stored, sent: None) -> None:
         self._expands = expands
+        self._note = note
         self._compressor: LinkCompressor | None = None
 
     def send(self, log: FileLog, entry: Entry, begin: Begin) -> Iterator[RelayMessage]:
@@ -54,6 +65,7 @@ class EntrySender:
         # A segment of which the receiver has stored bytes, from an older version, goes on so.
         forms = {p: able and (p in begin.expanded or not begin.holds(p)) for p, able in possible.items()}
         held: Bytes | None = None
+        sent = 0
         segments = list(entry.segments)
         for piece, expanded in forms.items():
             segment = segments[piece]
@@ -73,8 +85,11 @@ class EntrySender:
                             yield message(part=held)
                         held = self._part(piece, offset, chunk, segment.level if expanded else None)
                         offset += len(chunk)
+                        sent += len(held.data)
                 if expanded:
                     segments[piece] = replace(segment, bytes=counted.bytes, crc32=counted.crc32)
+        if begin == Begin():
+            self._note(stored=entry.bytes, sent=sent)
         yield message(part=held, entry=replace(entry, segments=tuple(segments)))
 
     def _expandable(self, log: FileLog, entry: Entry) -> dict[int, bool]:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from headwater.channels.entrysender import EntrySender, message
 from headwater.channels.filelog import FileLog
 from headwater.channels.flight import CHUNK, FOLLOW_SECONDS, SIGN_OF_LIFE
 from headwater.channels.followed import Begin, RelayMessage
+from headwater.channels.sentmeter import SentMeter
 from headwater.channels.wire import Action, Caller, TokenCheck, parsed, sending_errors
 from headwater.core.address import PLAIN, TLS
 from headwater.core.errors import ChannelError, DeploymentError
@@ -42,11 +44,17 @@ _LEAST = 0.001  # seconds of a wait
 class LogService:
     """Answers to requests about the logs that ``find`` knows, and to those of ``actions``; without a network."""
 
-    def __init__(self, find: Callable[[str], FileLog], actions: Mapping[str, Action] | None = None) -> None:
+    def __init__(
+        self,
+        find: Callable[[str], FileLog],
+        actions: Mapping[str, Action] | None = None,
+        sent: SentMeter | None = None,
+    ) -> None:
         self._closing = threading.Event()
         self._watches: set[FileWatch] = set()
         """Those of the open streams."""
         self._find = find
+        self._sent = sent or SentMeter()
         self._actions = dict(actions or {})
 
     def close(self) -> None:
@@ -79,7 +87,8 @@ class LogService:
     def follow(self, body: Mapping[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         """Yield the messages of a followed log, each as the metadata of a batch without columns."""
         seconds = min(float(body.get("seconds", FOLLOW_SECONDS)), FOLLOW_SECONDS)
-        sender = EntrySender(expands=bool(body.get("expands")))
+        note = partial(self._sent.note, str(body.get("log")))
+        sender = EntrySender(expands=bool(body.get("expands")), note=note)
         followed = self._followed(self._log(body), int(body["follow"]), Begin.from_request(body), sender, seconds)
         return _packed(followed)
 
@@ -128,6 +137,7 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
         find: Callable[[str], FileLog],
         actions: Mapping[str, Action] | None = None,
         tls: tuple[str, str] | None = None,
+        sent: SentMeter | None = None,
     ) -> None:
         where = f"{TLS if tls else PLAIN}{listen}"
         try:
@@ -139,7 +149,7 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
                 where="--listen",
                 hint="end what listens there, or choose a free port and an address of this machine",
             ) from error
-        self._service = LogService(find, actions)
+        self._service = LogService(find, actions, sent)
 
     def shutdown(self) -> None:
         """Stop the server, and its open streams."""

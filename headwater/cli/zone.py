@@ -214,7 +214,9 @@ def zone(
             host, directory / "tls", asked=tls, certificate=tls_cert, key=tls_key, credential=credential
         )
         pair = secured.pair if secured else None
-        server = LogServer(listen, credential=credential, find=agent.find_log, actions=agent.actions(), tls=pair)
+        server = LogServer(
+            listen, credential=credential, find=agent.find_log, actions=agent.actions(), tls=pair, sent=agent.sent
+        )
         scheme = TLS if secured else "" if is_loopback(host) else PLAIN
         address = f"{scheme}{host}:{server.port}"
         warning = clear_text_warning(host) if secured is None else None

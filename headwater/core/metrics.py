@@ -176,6 +176,24 @@ class LinkProgress:
     """Recent throughput of this deployment."""
     capacity: float | None = None
     """Bytes/s received while more data was queued; None if data was never queued."""
+    sent_share: float | None = None
+    """Bytes that crossed the link for each stored one; None while unknown."""
+
+    def joined(self, other: LinkProgress) -> LinkProgress:
+        """Merge what two nodes know of a link."""
+        known = other if self.up is None else self if other.up is None or not self.up else other
+        stored, share = self.bytes + other.bytes, None
+        if stored and (self.sent_share is not None or other.sent_share is not None):
+            # Where a share is not known, the bytes count as sent as they are stored.
+            parts = (one.bytes * (1.0 if one.sent_share is None else one.sent_share) for one in (self, other))
+            share = sum(parts) / stored
+        return LinkProgress(
+            link=self.link,
+            rows=self.rows + other.rows,
+            bytes=stored,
+            sent_share=share,
+            **{name: getattr(known, name) for name in _SEEN_FROM_ABOVE},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +216,8 @@ class ChannelProgress:
     lasts_s: float | None = None
     oldest_s: float | None = None
     """Age of the oldest row that has still to cross a link; None if there is none."""
+    sent_share: float | None = None
+    """Bytes of its streams to other zones for each stored one; None while unknown."""
 
     def would_last(self) -> float | None:
         """Predict the seconds until the channel is full at its write rate if nothing reads it."""
@@ -248,14 +268,7 @@ class Progress:
         """Merge the progress of parts of a deployment; the two ends of a link become one."""
         links = {link.link: link for link in self.links}
         for link in (x for other in others for x in other.links):
-            one = links.get(link.link, LinkProgress(link=link.link))
-            known = link if one.up is None else one if link.up is None or not one.up else link
-            links[link.link] = LinkProgress(
-                link=link.link,
-                rows=one.rows + link.rows,
-                bytes=one.bytes + link.bytes,
-                **{name: getattr(known, name) for name in _SEEN_FROM_ABOVE},
-            )
+            links[link.link] = links[link.link].joined(link) if link.link in links else link
         return Progress(
             seconds=max(part.seconds for part in (self, *others)),
             units=tuple(u for part in (self, *others) for u in part.units),
