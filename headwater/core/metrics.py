@@ -160,7 +160,7 @@ class HostProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkProgress:
-    """Rows and bytes (compressed, as stored) written for transfer over a link upwards.
+    """Rows and bytes (as stored) written for transfer over a link upwards.
 
     ``up`` is the view from the upper end over the last ``since_s`` seconds; None if nothing measures it.
     """

@@ -26,8 +26,8 @@ Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class OperatorProfile(BaseModel):
     """One operator. ``cpu_s``: core seconds per row in. ``selectivity``: rows out per row in.
 
-    ``bytes_out``: per row, as a channel stores it. ``columns``: each column's bytes by itself, as a share of the row's.
-    ``state_bytes``: size of its state.
+    ``bytes_out``: per row, as it crosses a link or as a channel stores it. ``columns``: each column's bytes by itself,
+    as a share of the row's. ``state_bytes``: size of its state.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
