@@ -103,6 +103,8 @@ def test_zones_over_tls_with_a_new_certificate(endpoint: LocalEndpoint, spark_ad
         run.finish()
         second, peer = known()
         assert second != first and peer.endswith(f"#{second}")
+        (link,) = run.node("E1").progress("sealed").links
+        assert link.sent_share is not None and 0 < link.sent_share < 1, "its streams are measured"
         got = run.rows()
     expected = batch_result(endpoint.session(), plan.dataflow, plan.continuum)
     assert not compare(expected["out"], got["out"]) and got["out"].num_rows
