@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from headwater.app import observe
 from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.web.dashboard import words
+from headwater.web.dashboard.quietgc import QuietCollector
 
 EVERY = 1.0
 """Seconds between two reads while nothing is written."""
@@ -58,8 +59,14 @@ class ViewFeed:
             self._thread = None
 
     def _run(self) -> None:
-        for view in observe.watch(self._place, every=EVERY, at_once=True, stop=self._stop):
-            self.take(view)
+        collector = QuietCollector()
+        collector.start()
+        try:
+            for view in observe.watch(self._place, every=EVERY, at_once=True, stop=self._stop):
+                self.take(view)
+                collector.rest(quiet=self.since(self.version - 1)[1] is None)
+        finally:
+            collector.stop()
 
     def take(self, view: View) -> None:
         """Store a snapshot, and mark its differences from the former one."""
