@@ -1,7 +1,7 @@
 """Full garbage collections at quiet moments: with 500 zones one stops the process for 0.3 s, every tenth read or so.
 
 Python starts one when enough objects have outlived younger collections, so most often in the middle of a read of new
-figures. Here it waits until a read has found nothing new, or for a minute.
+figures. Here it waits until a read has found nothing new, or for three minutes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Callable
 
-QUIET_SECONDS, MOST_SECONDS = 20.0, 60.0
+QUIET_SECONDS, MOST_SECONDS = 60.0, 180.0
 """Least seconds between two full collections at quiet moments, and at any others."""
 _NEVER = 1_000_000_000
 
