@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import BinaryIO, Protocol
 
+from headwater.channels.bytestream import MalformedBytes
 from headwater.channels.entry import Entry, Floor
 from headwater.channels.filelog import FileLog
 from headwater.channels.followed import Begin, Bytes, RelayMessage
 from headwater.channels.linkcompression import LinkCompressor
 from headwater.channels.linkstream import LEVELS, uncompressed_blocks
-from headwater.channels.segments import is_whole
+from headwater.channels.segments import Segment, is_whole
 
 CHUNK_BYTES = 256 * 1024
 SMALL_BYTES, SMALL_CHUNKS = 64 * 1024, 16
@@ -95,14 +96,14 @@ class EntrySender:
     def _expandable(self, log: FileLog, entry: Entry) -> dict[int, bool]:
         """Return whether each segment can be sent expanded: one of blocks that is whole. Lost ones are missing.
 
-        A damaged one is sent as it is, so that its readers find it damaged.
+        All others are sent as they are stored, so that readers find damaged ones damaged.
         """
         found = {}
         for piece, segment in enumerate(entry.segments):
             if (source := log.open_published(segment)) is None:
                 continue
             with source:
-                found[piece] = self._expands and segment.level in LEVELS and is_whole(source, segment)
+                found[piece] = self._expands and segment.level in LEVELS and _has_blocks(source, segment)
         return found
 
     def _part(self, piece: int, offset: int, chunk: bytes, level: int | None) -> Bytes:
@@ -112,6 +113,17 @@ class EntrySender:
         if self._compressor is None or begins:
             self._compressor = LinkCompressor(level)
         return Bytes(piece, offset, self._compressor.compress(chunk), expanded=True, begins=begins)
+
+
+def _has_blocks(source: BinaryIO, segment: Segment) -> bool:
+    """Return whether a file is a whole segment of blocks."""
+    if not is_whole(source, segment):
+        return False
+    source.seek(0)
+    try:
+        return all(len(piece) for piece in uncompressed_blocks(source))
+    except MalformedBytes:  # another zone has said that it has blocks
+        return False
 
 
 class _Counted:

@@ -242,6 +242,18 @@ def test_another_level_begins_a_new_history(tmp_path: Path) -> None:
     assert [message.part.begins for message in sent if message.part is not None] == [True, False, True, False, True]
 
 
+def test_a_segment_without_blocks_is_sent_as_it_is(tmp_path: Path) -> None:
+    log, copy, connection, relay = made(tmp_path)
+    log.compression = "lz4"
+    writer = log.open_segment(rows(1, 50).schema)
+    writer.write(rows(1, 50).to_batches()[0])
+    segment = writer.close()
+    assert segment is not None and segment.level is None
+    assert log.commit(1, 0, [replace(segment, level=19)])  # as an agent might that is not to be trusted
+    relay._follow(cast(Remote, connection))
+    assert pa.Table.from_batches(copy.read(0, 1)).equals(rows(1, 50))
+
+
 def test_a_level_from_outside_is_not_used(tmp_path: Path) -> None:
     log, _, _, _ = made(tmp_path)
     publish(log, 0, [(rows(1, 50), FOR_LINK)])
