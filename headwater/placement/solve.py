@@ -10,6 +10,7 @@ from typing import Any
 
 from headwater.core.errors import HeadwaterError, PlacementError, suggestion
 from headwater.placement.cost import Evaluation, evaluate, shortages
+from headwater.placement.filled import filled
 from headwater.placement.greedy import GREEDY
 from headwater.placement.index import Indexed
 from headwater.placement.local import local_search
@@ -24,6 +25,8 @@ from headwater.placement.why import Unplaceable
 
 _IMPROVED = 1
 """Placements of other strategies that are improved step by step where the optimum is not proven: ``local_search``."""
+_FILLED = 2
+"""Placements of ``filled`` that take part."""
 _FAR = 0.2
 """Relative distance to a bound beyond which all of them are."""
 
@@ -235,7 +238,10 @@ class _Others:
                 found[name] = placement
                 self._add(placement)
         start = [found[name] for name in _STARTS if name in found][:1]
-        ranked = sorted(found.values(), key=lambda one: self._known[one])
+        full = {one: evaluate(self._problem, one).latency for one in filled(self._problem)}
+        best = [one for one in sorted(full, key=lambda one: full[one]) if not shortages(self._problem, one)][:_FILLED]
+        self._known |= {one: full[one] for one in best}
+        ranked = sorted((*found.values(), *best), key=lambda one: self._known[one])
         return list(dict.fromkeys((*start, *ranked)))
 
     def improved(self, count: int | None) -> tuple[Placement, float] | None:
