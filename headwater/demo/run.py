@@ -245,7 +245,7 @@ def link_bytes_without_edge(
                 _reader(sound), read_options=csv.ReadOptions(column_names=["machine", "ts", "temperature"])
             )
             table = _as_sent(table, file.location)
-            writer = SegmentWriter(directory, event_time="ts", fsync=False, compression=FOR_LINK)
+            writer = SegmentWriter(directory, event_time="ts", fsync=False, compression=FOR_LINK, streamed=True)
             for batch in table.combine_chunks().to_batches():
                 writer.write(batch)
             segment = writer.close()
@@ -338,7 +338,7 @@ def summary_view(summary: dict[str, Any]) -> RenderableType:
         units.add_row(unit["unit"], unit["layer"], " > ".join(unit["operators"]), *numbers)
     links = Table(box=None, pad_edge=False, header_style="bold")
     links.add_column("Link")
-    for column in ("Crossed it", "All to cloud", "As CSV", "Saved"):
+    for column in ("Stored for it", "All to cloud", "As CSV", "Saved"):
         links.add_column(column, justify="right")
     for name, sent in summary["link_bytes"].items():
         whole, raw = (summary[k][name] for k in ("link_bytes_all_to_cloud", "link_bytes_all_to_cloud_as_csv"))
@@ -354,7 +354,8 @@ def summary_view(summary: dict[str, Any]) -> RenderableType:
         f"late rows: {summary['late_rows']:,}",
         f"anomalies: {anomalies['found']} of {anomalies['labelled']} labelled windows found; "
         f"{alarms['outside']:,} of {alarms['rows']:,} alarms outside any",
-        "'All to cloud': every reading in the channels' own compressed form; 'As CSV': the files as they are",
+        "'Stored for it': rows as channels store them, which zones send as streams of fewer bytes; 'All to cloud': every "
+        "reading in the same form; 'As CSV': the files as they are",
     ]
     text = [Text(line, style="bold red" if n == 1 and not exact else "") for n, line in enumerate(lines)]
     return Group(Text(""), units, Text(""), links, Text(""), *text)
