@@ -354,8 +354,8 @@ def summary_view(summary: dict[str, Any]) -> RenderableType:
         f"late rows: {summary['late_rows']:,}",
         f"anomalies: {anomalies['found']} of {anomalies['labelled']} labelled windows found; "
         f"{alarms['outside']:,} of {alarms['rows']:,} alarms outside any",
-        "'Stored for it': rows as channels store them, which zones send as streams of fewer bytes; 'All to cloud': every "
-        "reading in the same form; 'As CSV': the files as they are",
+        "'Stored for it': rows as channels store them, which zones send as streams of fewer bytes",
+        "'All to cloud': every reading in the same form; 'As CSV': the files as they are",
     ]
     text = [Text(line, style="bold red" if n == 1 and not exact else "") for n, line in enumerate(lines)]
     return Group(Text(""), units, Text(""), links, Text(""), *text)
