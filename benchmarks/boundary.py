@@ -62,9 +62,9 @@ VARIANTS = ("all_to_cloud", "by_marks", "marks_rewritten", "optimised")
 LEVEL = 19  # of zstd
 BANDWIDTH = "10kbit/s"  # of all links
 SAMPLE = 20_000  # rows of an operator whose bytes in a channel are measured
+BLOCKS = 15  # of these rows: three files of each of five locations
 READER = "benchmark"
 """Keeps the entries of the channels that cross links."""
-BLOCKS = 15  # of these rows: three files of each of five locations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,9 +280,10 @@ def measure(
                 f"'{sink}' differs from one batch run: {difference.examples}", where=plan.dataflow.name
             )
     found: dict[str, int] = {}
+    sent = {id_: bytes_of_stream(log) for id_, log in crossing.items()}
     for channel in plan.channels:
         for link in channel.links:
-            found[link] = found.get(link, 0) + bytes_of_stream(crossing[channel.id])
+            found[link] = found.get(link, 0) + sent[channel.id]
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
-from headwater.core.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
+from headwater.core.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress, as_sent
 from headwater.dataflow.sources import Source
 from headwater.plan.model import DeploymentPlan
 
@@ -87,7 +87,7 @@ class ChannelRates:
     @property
     def row_bytes(self) -> float | None:
         """Bytes of a row as it crosses links, or is stored, averaged since the start."""
-        return _sent(self.now.bytes, self.now.sent_share) / self.now.rows if self.now.rows else None
+        return as_sent(self.now.bytes, self.now.sent_share) / self.now.rows if self.now.rows else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ def window(samples: Sequence[Observed], seconds: float | None = None) -> Window 
         {
             id_: ChannelRates(
                 rows=_grown(c.rows for c in seen) / span,
-                bytes=_sent(_grown(c.bytes for c in seen) / span, seen[-1].sent_share),
+                bytes=as_sent(_grown(c.bytes for c in seen) / span, seen[-1].sent_share),
                 now=seen[-1],
             )
             for id_, seen in channels.items()
@@ -185,17 +185,12 @@ def window(samples: Sequence[Observed], seconds: float | None = None) -> Window 
         {
             id_: LinkRates(
                 rows=_grown(x.rows for x in seen) / span,
-                bytes=_sent(_grown(x.bytes for x in seen) / span, seen[-1].sent_share),
+                bytes=as_sent(_grown(x.bytes for x in seen) / span, seen[-1].sent_share),
                 now=seen[-1],
             )
             for id_, seen in links.items()
         },
     )
-
-
-def _sent(stored: float, share: float | None) -> float:
-    """Return the bytes that cross a link for stored ones."""
-    return stored if share is None else stored * share
 
 
 _T = TypeVar("_T")

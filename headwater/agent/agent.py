@@ -108,8 +108,8 @@ class Agent:
         self._counting = threading.Lock()
         self._deployed: dict[str, NodeTasks] = {}
         self._hosts = HostMeter(sparks)
-        self.sent = SentMeter()
-        """What the streams of this agent's logs to other zones take."""
+        self.sent_meter = SentMeter()
+        """Bytes of the streams of this agent's logs to other zones."""
         self._peers: dict[str, str] = read_note(self.directory / "peers.json")
         self._grants: dict[str, str] = read_note(self.directory / "grants.json")
         self._meeting = threading.Lock()
@@ -409,7 +409,7 @@ class Agent:
                     self._hosts,
                     share=self._share,
                     permissions=self._permissions,
-                    sent=self.sent,
+                    sent_meter=self.sent_meter,
                 )
             return self._deployed[name]
 

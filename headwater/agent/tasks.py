@@ -90,7 +90,7 @@ class NodeTasks:
         *,
         share: bool = False,
         permissions: AgentPermissions,
-        sent: SentMeter,
+        sent_meter: SentMeter,
     ) -> None:
         self.name = name
         self.node = node
@@ -99,7 +99,7 @@ class NodeTasks:
         self._settings = settings
         self._hosts = hosts
         self._share = share
-        self._sent = sent
+        self._sent_meter = sent_meter
         self._permissions = permissions
         self._lock = threading.RLock()
         """Held briefly to read or change the tasks; never during a call to Spark."""
@@ -633,7 +633,7 @@ class NodeTasks:
             meters=self._meters,
             limit=self._settings.channel.max_bytes,
             last=self._progress,
-            share=lambda channel: self._sent.share(f"{self.name}/{channel}"),
+            share=lambda channel: self._sent_meter.share(f"{self.name}/{channel}"),
         )
         return seen.joined(Progress(seconds=0.0, links=self._relays.links(), hosts=self._hosts.progress()))
 

@@ -80,9 +80,8 @@ def progress_of(
 ) -> Progress:
     """Return the state of units and of the channels they write.
 
-    ``share``: the bytes that a channel's streams to other zones took, for each stored one.
-
-    Where no broker answers, their counters are those of the ``last`` progress.
+    Where no broker answers, their counters are those of the ``last`` progress. ``share``: the bytes of a channel's
+    streams to other zones for each stored one.
     """
     units_before = {u.unit: u for u in last.units} if last else {}
     channels_before = {c.channel: c for c in last.channels} if last else {}

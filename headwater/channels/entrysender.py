@@ -8,12 +8,11 @@ this form. All other segments are sent as they are stored.
 from __future__ import annotations
 
 import itertools
-import os
 import time
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING
 
 from headwater.channels.bytestream import MalformedBytes
 from headwater.channels.entry import Entry, Floor
@@ -21,7 +20,10 @@ from headwater.channels.filelog import FileLog
 from headwater.channels.followed import Begin, Bytes, RelayMessage
 from headwater.channels.linkcompression import LinkCompressor
 from headwater.channels.linkstream import LEVELS, uncompressed_blocks
-from headwater.channels.segments import Segment, is_whole
+from headwater.channels.segments import Segment, damage_of, map_file
+
+if TYPE_CHECKING:
+    from headwater.channels.bytestream import Buffer
 
 CHUNK_BYTES = 256 * 1024
 SMALL_BYTES, SMALL_CHUNKS = 64 * 1024, 16
@@ -32,27 +34,16 @@ FIRST_BYTES, WORTH_BYTES = 4 * 1024, 16 * 1024
 arrives measures the link."""
 
 
-class Note(Protocol):
-    """Takes the bytes of an entry."""
-
-    def __call__(self, *, stored: int, sent: int) -> None:
-        """Take them."""
-
-
 def message(*, floor: Floor | None = None, part: Bytes | None = None, entry: Entry | None = None) -> RelayMessage:
     """Return a message that is sent now."""
     return RelayMessage(sent=time.monotonic(), floor=floor, part=part, entry=entry)
 
 
 class EntrySender:
-    """The sending end of one stream; ``expands``: whether the receiver can read expanded segments (``Bytes``).
+    """The sending end of one stream; ``expands``: whether the receiver can read expanded segments (``Bytes``)."""
 
-    ``note``: called with the stored and the sent bytes of each entry that is sent from its beginning on.
-    """
-
-    def __init__(self, *, expands: bool, note: Note = lambda *, stored, sent: None) -> None:
+    def __init__(self, *, expands: bool) -> None:
         self._expands = expands
-        self._note = note
         self._compressor: LinkCompressor | None = None
 
     def send(self, log: FileLog, entry: Entry, begin: Begin) -> Iterator[RelayMessage]:
@@ -60,50 +51,36 @@ class EntrySender:
 
         It counts at the receiver once all have arrived.
         """
-        possible = self._expandable(log, entry)
-        if any(not possible.get(piece, True) for piece in begin.expanded):
-            begin = Begin()  # this version cannot go on with the form of the bytes that the receiver has
-        # A segment of which the receiver has stored bytes, from an older version, goes on so.
-        forms = {p: able and (p in begin.expanded or not begin.holds(p)) for p, able in possible.items()}
+        expanded = self._expanded(log, entry)
+        if not begin.expanded <= expanded.keys():
+            begin = Begin()  # the receiver has bytes of a form in which this version cannot go on
+        # A segment of which the receiver has stored bytes, from an older version, goes on in that form.
+        expanded = {p: s for p, s in expanded.items() if p in begin.expanded or not begin.holds(p)}
         held: Bytes | None = None
-        sent = 0
-        segments = list(entry.segments)
-        for piece, expanded in forms.items():
-            segment = segments[piece]
-            if (piece < begin.piece and not expanded) or (source := log.open_published(segment)) is None:
+        for piece, segment in enumerate(entry.segments):
+            if piece < begin.piece or (data := _content(log, segment)) is None:
                 continue
-            with source:
-                offset = begin.offset if piece == begin.piece else 0
-                if expanded:
-                    counted = _Counted(uncompressed_blocks(source))
-                    chunks = _chunks(counted, _sizes(segment.bytes), offset)
-                else:
-                    left = source.seek(0, os.SEEK_END) - source.seek(offset)
-                    chunks = _read(source, _sizes(left))
-                for chunk in chunks:
-                    if piece >= begin.piece:
-                        if held is not None:
-                            yield message(part=held)
-                        held = self._part(piece, offset, chunk, segment.level if expanded else None)
-                        offset += len(chunk)
-                        sent += len(held.data)
-                if expanded:
-                    segments[piece] = replace(segment, bytes=counted.bytes, crc32=counted.crc32)
-        if begin == Begin():
-            self._note(stored=entry.bytes, sent=sent)
-        yield message(part=held, entry=replace(entry, segments=tuple(segments)))
+            offset = begin.offset if piece == begin.piece else 0
+            sizes = _sizes(len(data) - offset)
+            for chunk in _chunks(uncompressed_blocks(data) if piece in expanded else [data], sizes, offset):
+                if held is not None:
+                    yield message(part=held)
+                held = self._part(piece, offset, chunk, segment.level if piece in expanded else None)
+                offset += len(chunk)
+        segments = tuple(expanded.get(piece, segment) for piece, segment in enumerate(entry.segments))
+        yield message(part=held, entry=replace(entry, segments=segments))
 
-    def _expandable(self, log: FileLog, entry: Entry) -> dict[int, bool]:
-        """Return whether each segment can be sent expanded: one of blocks that is whole. Lost ones are missing.
+    def _expanded(self, log: FileLog, entry: Entry) -> dict[int, Segment]:
+        """Return the expanded form of each segment that can be sent so.
 
         All others are sent as they are stored, so that readers find damaged ones damaged.
         """
         found = {}
         for piece, segment in enumerate(entry.segments):
-            if (source := log.open_published(segment)) is None:
+            if not self._expands or segment.level not in LEVELS:
                 continue
-            with source:
-                found[piece] = self._expands and segment.level in LEVELS and _has_blocks(source, segment)
+            if (data := _content(log, segment)) is not None and (form := _expanded_form(data, segment)) is not None:
+                found[piece] = form
         return found
 
     def _part(self, piece: int, offset: int, chunk: bytes, level: int | None) -> Bytes:
@@ -115,48 +92,40 @@ class EntrySender:
         return Bytes(piece, offset, self._compressor.compress(chunk), expanded=True, begins=begins)
 
 
-def _has_blocks(source: BinaryIO, segment: Segment) -> bool:
-    """Return whether a file is a whole segment of blocks."""
-    if not is_whole(source, segment):
-        return False
-    source.seek(0)
+def _content(log: FileLog, segment: Segment) -> memoryview | None:
+    """Return the stored bytes of a segment; None if it is lost or has no rows."""
+    if (source := log.open_published(segment)) is None:
+        return None
+    with source:
+        return map_file(source)
+
+
+def _expanded_form(data: memoryview, segment: Segment) -> Segment | None:
+    """Return size and checksum of the expanded segment; None if it is damaged, or has no blocks."""
+    if damage_of(data, segment) is not None:
+        return None
+    size = crc32 = 0
     try:
-        return all(len(piece) for piece in uncompressed_blocks(source))
+        for piece in uncompressed_blocks(data):
+            size, crc32 = size + len(piece), zlib.crc32(piece, crc32)
     except MalformedBytes:  # another zone has said that it has blocks
-        return False
+        return None
+    return replace(segment, bytes=size, crc32=crc32)
 
 
-class _Counted:
-    """Pieces of bytes, counted and checksummed while they pass."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = pieces
-        self.bytes = self.crc32 = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for piece in self._pieces:
-            self.bytes += len(piece)
-            self.crc32 = zlib.crc32(piece, self.crc32)
-            yield piece
-
-
-def _chunks(pieces: Iterable[bytes], sizes: Iterator[int], skip: int) -> Iterator[bytes]:
+def _chunks(pieces: Iterable[Buffer], sizes: Iterator[int], skip: int) -> Iterator[bytes]:
     """Yield the bytes of pieces in chunks of given sizes, without the first ``skip`` ones."""
     waiting, size = bytearray(), next(sizes)
     for piece in pieces:
-        waiting += piece[skip:]
+        rest = memoryview(piece)[skip:]
         skip = max(0, skip - len(piece))
-        while len(waiting) >= size:
-            yield bytes(waiting[:size])
-            del waiting[:size]
-            size = next(sizes)
+        while len(waiting) + len(rest) >= size:
+            least = size - len(waiting)
+            yield bytes(waiting + rest[:least])
+            waiting, rest, size = bytearray(), rest[least:], next(sizes)
+        waiting += rest
     if waiting:
         yield bytes(waiting)
-
-
-def _read(source: BinaryIO, sizes: Iterator[int]) -> Iterator[bytes]:
-    while data := source.read(next(sizes)):
-        yield data
 
 
 def _sizes(left: int) -> Iterator[int]:

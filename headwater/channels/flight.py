@@ -131,7 +131,7 @@ class Follower:
     def _decompressed(self, part: Bytes) -> Bytes:
         if part.begins or self._decompressor is None:
             self._decompressor = LinkDecompressor()
-        return replace(part, data=self._decompressor.decompress(part.data))
+        return replace(part, data=self._decompressor.decompress(part.data), compressed=len(part.data))
 
     def cancel(self) -> None:
         """End the stream from another thread."""

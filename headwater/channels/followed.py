@@ -10,7 +10,7 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from headwater.channels.bytestream import ByteReader, ByteWriter, MalformedBytes
@@ -63,8 +63,13 @@ class Bytes:
     data: memoryview | bytes
     expanded: bool = False
     begins: bool = False
-    crossed: int = field(default=0, compare=False)
-    """Bytes that have crossed the link for a received part."""
+    compressed: int | None = None
+    """The bytes that crossed the link for a part that was decompressed."""
+
+    @property
+    def link_bytes(self) -> int:
+        """The bytes that cross the link."""
+        return len(self.data) if self.compressed is None else self.compressed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +120,7 @@ class RelayMessage:
             raise MalformedBytes(f"{error}") from None
         part = None
         if kinds & _BYTES:
-            piece, offset, content = of.number(), of.number(), of.bytes()
-            part = Bytes(piece, offset, content, bool(kinds & _EXPANDED), bool(kinds & _BEGINS), len(content))
+            part = Bytes(of.number(), of.number(), of.bytes(), bool(kinds & _EXPANDED), bool(kinds & _BEGINS))
         if not of.at_end:
             raise MalformedBytes("bytes behind a message")
         return cls(sent=sent, floor=floor, part=part, entry=entry)

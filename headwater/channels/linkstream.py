@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.channels.blocks import decode_block, encode_block, uncompressed_block
-from headwater.channels.bytestream import MOST_BYTES, ByteReader, ByteWriter, MalformedBytes
+from headwater.channels.bytestream import ByteReader, ByteWriter, MalformedBytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,8 +27,7 @@ MAGIC = b"HWB1"
 LEVELS = (1, 9, 19)
 """Levels of zstd that are tried."""
 SLOW_BYTES_PER_S = 62_500
-"""Speed of a link below which a stream's highest level saves more time than it takes: 5 % of the bytes of the level
-before, for 30 us per row. By itself, a block of few rows is always worth it."""
+"""Speed of a link below which streams have the highest level: it saves 5 % of the bytes and takes 30 us per row."""
 SMALL_ROWS = 4096
 """Rows that are encoded without a measurement, and rows of the sample that is measured."""
 ASSUMED_BYTES_PER_S = 1.25e6
@@ -38,7 +37,6 @@ _BLOCK_BYTES = 8 * 2**20
 _MOST_BYTES = 4 * _BLOCK_BYTES
 """Bytes of a single row above which it is written in Arrow's format: a block is read into memory whole."""
 _COLUMNS, _ARROW = 0, 1
-_NUMBER = 5  # bytes of the longest number
 
 _Encode = Callable[[], int]
 
@@ -164,50 +162,34 @@ class LinkStream:
 
 def read_blocks(data: Buffer) -> Iterator[pa.RecordBatch]:
     """Yield the rows of blocks, one after the other; raise MalformedBytes at a damaged one."""
+    for kind, block in _blocks(data):
+        if kind == _COLUMNS:
+            yield decode_block(block)
+        else:
+            yield from _from_arrow(bytes(block))
+
+
+def uncompressed_blocks(data: Buffer) -> Iterator[Buffer]:
+    """Yield the bytes of blocks with columns that are not compressed; raise MalformedBytes at a damaged block."""
+    yield MAGIC
+    for kind, block in _blocks(data):
+        plain = uncompressed_block(block) if kind == _COLUMNS else block
+        yield _head(kind, len(plain))
+        yield plain
+
+
+def _blocks(data: Buffer) -> Iterator[tuple[int, memoryview]]:
+    """Yield the kind and the bytes of each block."""
     of = ByteReader(data)
     if bytes(of.take(len(MAGIC))) != MAGIC:
         raise MalformedBytes("it begins with other bytes")
     if of.at_end:
         raise MalformedBytes("it has no rows")
     while not of.at_end:
-        kind, data = of.take(1)[0], of.bytes()
-        if kind == _COLUMNS:
-            yield decode_block(data)
-        elif kind == _ARROW:
-            yield from _from_arrow(bytes(data))
-        else:
+        kind, block = of.take(1)[0], of.bytes()
+        if kind not in (_COLUMNS, _ARROW):
             raise MalformedBytes(f"block of kind {kind}")
-
-
-def uncompressed_blocks(source: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes of a file of blocks, with columns that are not compressed.
-
-    They are the same each time. Raise MalformedBytes at a damaged block.
-    """
-    if (magic := source.read(len(MAGIC))) != MAGIC:
-        raise MalformedBytes("it begins with other bytes")
-    yield magic
-    while kind := source.read(1):
-        data = _exactly(source, _number(source))
-        if kind[0] == _COLUMNS:
-            data = uncompressed_block(data)
-        elif kind[0] != _ARROW:
-            raise MalformedBytes(f"block of kind {kind[0]}")
-        yield _head(kind[0], len(data))
-        yield data
-
-
-def _number(source: BinaryIO) -> int:
-    found = bytearray()
-    while (not found or found[-1] > 127) and len(found) < _NUMBER:
-        found += _exactly(source, 1)
-    return ByteReader(found).size(MOST_BYTES)
-
-
-def _exactly(source: BinaryIO, count: int) -> bytes:
-    if len(found := source.read(count)) < count:
-        raise MalformedBytes("it ends too early")
-    return found
+        yield kind, block
 
 
 def _head(kind: int, size: int) -> bytes:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -48,13 +47,13 @@ class LogService:
         self,
         find: Callable[[str], FileLog],
         actions: Mapping[str, Action] | None = None,
-        sent: SentMeter | None = None,
+        sent_meter: SentMeter | None = None,
     ) -> None:
         self._closing = threading.Event()
         self._watches: set[FileWatch] = set()
         """Those of the open streams."""
         self._find = find
-        self._sent = sent or SentMeter()
+        self._sent_meter = sent_meter or SentMeter()
         self._actions = dict(actions or {})
 
     def close(self) -> None:
@@ -87,10 +86,9 @@ class LogService:
     def follow(self, body: Mapping[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         """Yield the messages of a followed log, each as the metadata of a batch without columns."""
         seconds = min(float(body.get("seconds", FOLLOW_SECONDS)), FOLLOW_SECONDS)
-        note = partial(self._sent.note, str(body.get("log")))
-        sender = EntrySender(expands=bool(body.get("expands")), note=note)
-        followed = self._followed(self._log(body), int(body["follow"]), Begin.from_request(body), sender, seconds)
-        return _packed(followed)
+        sender, begin = EntrySender(expands=bool(body.get("expands"))), Begin.from_request(body)
+        followed = self._followed(self._log(body), int(body["follow"]), begin, sender, seconds)
+        return _packed(self._counted(str(body["log"]), followed, whole=begin == Begin()))
 
     def _followed(
         self, log: FileLog, seq: int, begin: Begin, sender: EntrySender, seconds: float
@@ -102,6 +100,17 @@ class LogService:
         finally:
             self._watches.discard(watch)
             watch.close()
+
+    def _counted(self, name: str, messages: Iterator[RelayMessage], *, whole: bool) -> Iterator[RelayMessage]:
+        """Pass messages on, and count the bytes of each entry; ``whole``: the first one is sent from its beginning."""
+        sent = 0
+        for one in messages:
+            sent += 0 if one.part is None else len(one.part.data)
+            if one.entry is not None:
+                if whole:
+                    self._sent_meter.note(name, stored=one.entry.bytes, sent=sent)
+                sent, whole = 0, True
+            yield one
 
     def _log(self, body: Mapping[str, Any]) -> FileLog:
         name = body.get("log")
@@ -137,7 +146,7 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
         find: Callable[[str], FileLog],
         actions: Mapping[str, Action] | None = None,
         tls: tuple[str, str] | None = None,
-        sent: SentMeter | None = None,
+        sent_meter: SentMeter | None = None,
     ) -> None:
         where = f"{TLS if tls else PLAIN}{listen}"
         try:
@@ -149,7 +158,7 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
                 where="--listen",
                 hint="end what listens there, or choose a free port and an address of this machine",
             ) from error
-        self._service = LogService(find, actions, sent)
+        self._service = LogService(find, actions, sent_meter)
 
     def shutdown(self) -> None:
         """Stop the server, and its open streams."""

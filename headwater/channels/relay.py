@@ -23,7 +23,7 @@ from headwater.channels.filelog import FileLog
 from headwater.channels.flight import SIGN_OF_LIFE
 from headwater.channels.followed import Begin, Bytes
 from headwater.channels.linkmeter import Line, LinkMeter
-from headwater.channels.segments import is_whole
+from headwater.channels.segments import damage_of, map_file
 from headwater.core.errors import ChannelError, HeadwaterError
 from headwater.tracing.context import TraceContext
 from headwater.tracing.spans import Attributes, TraceSpan, is_tracing, send
@@ -275,7 +275,7 @@ class Relay:
                     self.replica.begin_at(item)
                     seq = self._durable = item.seq
                 elif isinstance(item, Bytes):
-                    self.meter.came(self, item.crossed or len(item.data), waited, since)
+                    self.meter.came(self, item.link_bytes, waited, since)
                     self._since = self._since or time.time()
                     self._keep(seq, item)
                 elif isinstance(item, Entry):
@@ -335,7 +335,7 @@ class Relay:
                 raise self._again(seq, part.piece, f"came from byte {part.offset} on, not from {out.tell()}")
             out.truncate(part.offset)
             out.write(part.data)
-        self._state = RelayState(True, time.monotonic(), None, self._state.bytes + (part.crossed or len(part.data)))
+        self._state = RelayState(True, time.monotonic(), None, self._state.bytes + part.link_bytes)
 
     def _publish(self, entry: Entry) -> None:
         if any(s.file is not None and s.file != Path(s.file).name for s in entry.segments):
@@ -350,7 +350,9 @@ class Relay:
             if segment.file is None or not part.exists():
                 continue  # lost at the other side: readers here also find and count the loss
             with open(part, "rb") as file:
-                if part == expanded and not is_whole(file, segment):  # it was whole at the other side
+                if (
+                    part == expanded and damage_of(map_file(file), segment) is not None
+                ):  # it was whole at the other side
                     raise self._again(entry.seq, piece, "came with other bytes than were sent")
                 if self.replica.fsync:
                     os.fsync(file.fileno())

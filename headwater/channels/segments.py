@@ -25,8 +25,9 @@ from headwater.core.errors import ChannelError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headwater.channels.bytestream import Buffer
 
-_READ = 256 * 1024
+
 FOR_LINK = "link"
 """The compression of segments that cross a link, by the link's speed; the others are those of Arrow's format."""
 
@@ -252,12 +253,20 @@ class _CountingFile:
         self._out.close()
 
 
-def is_whole(source: BinaryIO, segment: Segment) -> bool:
-    """Return whether the rest of a file has the size and the checksum of a segment."""
-    crc32 = size = 0
-    while data := source.read(_READ):
-        crc32, size = zlib.crc32(data, crc32), size + len(data)
-    return (size, crc32) == (segment.bytes, segment.crc32)
+def map_file(file: BinaryIO) -> memoryview:
+    """Map the content of a file into memory; the file may be closed meanwhile."""
+    if not os.fstat(file.fileno()).st_size:
+        return memoryview(b"")
+    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def damage_of(data: Buffer, segment: Segment) -> str | None:
+    """Return the difference between a segment's bytes and its size or checksum; None if there is none."""
+    if len(data) != segment.bytes or not data:
+        return f"has {len(data)} bytes instead of {segment.bytes}"
+    if (found := zlib.crc32(data)) != segment.crc32:
+        return f"has checksum {found:08x} instead of {segment.crc32:08x}"
+    return None
 
 
 def read_segment(path: Path, segment: Segment) -> Iterator[pa.RecordBatch]:
@@ -268,13 +277,12 @@ def read_segment(path: Path, segment: Segment) -> Iterator[pa.RecordBatch]:
     """
     import pyarrow as pa
 
-    size = path.stat().st_size
-    if size != segment.bytes or size == 0:
-        raise CorruptSegment(f"has {size} bytes instead of {segment.bytes}", where=str(path))
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        if (found := zlib.crc32(mapped)) != segment.crc32:
-            raise CorruptSegment(f"has checksum {found:08x} instead of {segment.crc32:08x}", where=str(path))
-        data = mapped[:] if mapped[: len(MAGIC)] == MAGIC else None
+    with open(path, "rb") as file:
+        mapped = map_file(file)
+    if (damage := damage_of(mapped, segment)) is not None:
+        raise CorruptSegment(damage, where=str(path))
+    data = bytes(mapped) if mapped[: len(MAGIC)] == MAGIC else None
+    del mapped
     if data is not None:
         yield from _decoded(data, where=str(path))
         return
@@ -287,10 +295,8 @@ def decode_segment(data: bytes, segment: Segment, *, where: str) -> Iterator[pa.
     """Yield the batches of a segment that is in memory, after the whole of it was checked."""
     import pyarrow as pa
 
-    if len(data) != segment.bytes or not data:
-        raise CorruptSegment(f"has {len(data)} bytes instead of {segment.bytes}", where=where)
-    if (found := zlib.crc32(data)) != segment.crc32:
-        raise CorruptSegment(f"has checksum {found:08x} instead of {segment.crc32:08x}", where=where)
+    if (damage := damage_of(data, segment)) is not None:
+        raise CorruptSegment(damage, where=where)
     if data[: len(MAGIC)] == MAGIC:
         yield from _decoded(data, where=where)
     else:

@@ -215,7 +215,12 @@ def zone(
         )
         pair = secured.pair if secured else None
         server = LogServer(
-            listen, credential=credential, find=agent.find_log, actions=agent.actions(), tls=pair, sent=agent.sent
+            listen,
+            credential=credential,
+            find=agent.find_log,
+            actions=agent.actions(),
+            tls=pair,
+            sent_meter=agent.sent_meter,
         )
         scheme = TLS if secured else "" if is_loopback(host) else PLAIN
         address = f"{scheme}{host}:{server.port}"

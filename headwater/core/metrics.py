@@ -158,6 +158,11 @@ class HostProgress:
     """The version of Headwater that its agent runs; empty where it does not state it."""
 
 
+def as_sent(stored: float, share: float | None) -> float:
+    """Return the bytes that cross a link for stored ones; all of them while the share is not known."""
+    return stored if share is None else stored * share
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinkProgress:
     """Rows and bytes (as stored) written for transfer over a link upwards.
@@ -180,13 +185,11 @@ class LinkProgress:
     """Bytes that crossed the link for each stored one; None while unknown."""
 
     def joined(self, other: LinkProgress) -> LinkProgress:
-        """Merge what two nodes know of a link."""
+        """Merge the reports of two nodes about a link."""
         known = other if self.up is None else self if other.up is None or not self.up else other
         stored, share = self.bytes + other.bytes, None
         if stored and (self.sent_share is not None or other.sent_share is not None):
-            # Where a share is not known, the bytes count as sent as they are stored.
-            parts = (one.bytes * (1.0 if one.sent_share is None else one.sent_share) for one in (self, other))
-            share = sum(parts) / stored
+            share = sum(as_sent(one.bytes, one.sent_share) for one in (self, other)) / stored
         return LinkProgress(
             link=self.link,
             rows=self.rows + other.rows,

@@ -39,11 +39,9 @@ def filled(problem: Problem) -> Iterator[Placement]:
 def _fill(problem: Problem, operators: Sequence[int], hosts: Sequence[int]) -> Placement | None:
     """Place operators in an order, each on the first host with room for it; None if there is none."""
     placing = Placing(problem)
-    pinned = [o for o in operators if problem.application.operators[o].host is not None]
-    for operator in pinned:
-        host = problem.application.operators[operator].host
-        assert host is not None
-        placing.put(operator, host)
+    for operator, what in enumerate(problem.application.operators):
+        if what.host is not None:
+            placing.put(operator, what.host)
     for operator in operators:
         if operator in placing.placed:
             continue

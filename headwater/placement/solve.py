@@ -26,7 +26,7 @@ from headwater.placement.why import Unplaceable
 _IMPROVED = 1
 """Placements of other strategies that are improved step by step where the optimum is not proven: ``local_search``."""
 _FILLED = 2
-"""Placements of ``filled`` that take part."""
+"""Placements of ``filled`` from which ``local_search`` starts."""
 _FAR = 0.2
 """Relative distance to a bound beyond which all of them are."""
 
@@ -238,10 +238,11 @@ class _Others:
                 found[name] = placement
                 self._add(placement)
         start = [found[name] for name in _STARTS if name in found][:1]
-        full = {one: evaluate(self._problem, one).latency for one in filled(self._problem)}
-        best = [one for one in sorted(full, key=lambda one: full[one]) if not shortages(self._problem, one)][:_FILLED]
-        self._known |= {one: full[one] for one in best}
-        ranked = sorted((*found.values(), *best), key=lambda one: self._known[one])
+        filling = [one for one in filled(self._problem) if not shortages(self._problem, one)]
+        for one in filling:
+            self._add(one)
+        filling.sort(key=lambda one: self._known[one])
+        ranked = sorted((*found.values(), *filling[:_FILLED]), key=lambda one: self._known[one])
         return list(dict.fromkeys((*start, *ranked)))
 
     def improved(self, count: int | None) -> tuple[Placement, float] | None:

@@ -43,8 +43,8 @@ def test_the_first_host_has_as_many_as_fit_and_the_others_the_rest() -> None:
     assert counts[0] > 20 and counts[1] > 1, "no host has room for all"
 
 
-@pytest.mark.parametrize(("sizes", "before"), [((10, 10, 9), 5.34), ((10, 10, 100), 3.946)])
-def test_operators_that_fit_on_no_host_together_are_placed_well(sizes: tuple[int, int, int], before: float) -> None:
+@pytest.mark.parametrize("sizes", [(10, 10, 9), (10, 10, 100)])
+def test_operators_that_fit_on_no_host_together_are_placed_well(sizes: tuple[int, int, int]) -> None:
     found = solve(drawn(203, 35, sizes, "paper"), "optimal")
-    assert found.evaluation.latency < 3.62 < before
+    assert found.evaluation.latency < 3.62, "without filled hosts 5.34 and 3.946 s were found"
     assert found.bound is not None and found.bound > 2.9

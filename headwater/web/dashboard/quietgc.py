@@ -1,4 +1,4 @@
-"""Full garbage collections at quiet moments: with 500 zones one stops the process for 0.3 s, every tenth read or so.
+"""Full garbage collections at quiet moments: with 500 zones one stops the process for 0.3 s.
 
 Python starts one when enough objects have outlived younger collections, so most often in the middle of a read of new
 figures. Here it waits until a read has found nothing new, or for three minutes.
