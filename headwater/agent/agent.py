@@ -217,12 +217,12 @@ class Agent:
         """Store a unit's description."""
         spec = read_spec(body.get("spec"), where=self.node)
         with self._lock:
-            return self._open(spec.deployment).hold(spec)
+            return self._open(spec.deployment).stored.hold(spec)
 
     def _end(self, body: Mapping[str, Any]) -> None:
         """Stop any incarnation of a unit."""
         deployed, unit = self._named(body), str(body.get("unit"))
-        with deployed.alone(unit):
+        with deployed.stored.alone(unit):
             self._admit(body, f"{deployed.name}/{unit}")
             deployed.end(unit)
 
@@ -235,7 +235,7 @@ class Agent:
             **OWN_VERSION,
             "progress": {name: dump(deployed.progress()) for name, deployed in here.items()},
             "units": {
-                name: [[*which, wanted] for which, wanted in deployed.wanted().items()]
+                name: [[*which, wanted] for which, wanted in deployed.stored.wanted().items()]
                 for name, deployed in here.items()
             },
             "agent": self._life,
@@ -247,7 +247,7 @@ class Agent:
                 {
                     (channel.node, f"{name}/{channel.id}")
                     for name, deployed in here.items()
-                    for spec in deployed.in_force()
+                    for spec in deployed.stored.in_force()
                     for channel in spec.inputs
                     if channel.node != self.node
                 }
@@ -298,7 +298,7 @@ class Agent:
         """Replay dead letters to their sources."""
         wanted = read_wanted(body.get("letters"), where=self.node)
         deployed, force = self._named(body), body.get("force") is True
-        find = sources_of(deployed.in_force(), deployed.layout)
+        find = sources_of(deployed.stored.in_force(), deployed.layout)
         found = replay(deployed.layout.all_dead_letters, wanted, find, force=force)
         with self._ordered(), reaching_spark(self.node):
             deployed.restart_outdated()
@@ -336,13 +336,13 @@ class Agent:
 
         def answer(body: dict[str, Any]) -> Any:
             deployed = self._named(body)
-            spec = deployed.spec(str(body.get("digest")))
+            spec = deployed.stored.spec(str(body.get("digest")))
             self._check_own(spec)
             with self._ordered(), reaching_spark(self.node):
                 if not alone:
                     self._admit(body)
                     return call(deployed, spec, body)
-                with deployed.alone(spec.id):
+                with deployed.stored.alone(spec.id):
                     # Check only now: while it waited a newer order may have arrived.
                     self._admit(body, f"{deployed.name}/{spec.id}")
                     return call(deployed, spec, body)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import shutil
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.agent import catchup
@@ -20,7 +18,7 @@ from headwater.agent.finishing import Finishing
 from headwater.agent.formeroutput import settle
 from headwater.agent.heldoutput import try_to_publish
 from headwater.agent.relays import Relays
-from headwater.agent.storedtasks import Task, stored_tasks, upgrade_tasks
+from headwater.agent.storedtasks import StoredTasks, Task
 from headwater.agent.units import Units
 from headwater.agent.watch import WINDOW, Meters, progress_of
 from headwater.agent.work import Work
@@ -33,21 +31,17 @@ from headwater.core.errors import (
     BrokerAway,
     DeploymentError,
     RuntimeFailure,
-    SpecUnknown,
     Unavailable,
     UserCodeError,
     WaitsForBroker,
 )
-from headwater.core.jsonform import dump_json
 from headwater.core.metrics import Progress
 from headwater.disk.checkpoint import cut_off, reads_agree, take_back
-from headwater.disk.durable import write_atomically
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
 from headwater.plan.model import Channel
-from headwater.plan.port import Wanted
-from headwater.plan.spec import UnitSpec, read_spec
-from headwater.plan.steps import FormerOutputChoice, Incarnation, incarnation
+from headwater.plan.spec import UnitSpec
+from headwater.plan.steps import FormerOutputChoice, incarnation
 from headwater.query.query import Running
 from headwater.spark.hosts import HostMeter
 from headwater.spark.sparks import Sparks
@@ -101,12 +95,7 @@ class NodeTasks:
         self._share = share
         self._sent_meter = sent_meter
         self._permissions = permissions
-        self._lock = threading.RLock()
-        """Held briefly to read or change the tasks; never during a call to Spark."""
-        self._unit_locks: dict[str, threading.RLock] = {}
-        """Held during work on a unit, which may take long."""
-        self._specs: dict[str, UnitSpec] = {}
-        self._tasks: dict[str, Task] = {}
+        self.stored = StoredTasks(node, directory)
         self._own: Units | None = None
         self._relays = Relays(name, node, self.layout, self._settings, peers, grants)
         self._failures: dict[str, _Failures] = {}
@@ -119,73 +108,19 @@ class NodeTasks:
         self._warned: dict[str, float] = {}
         self._progress: Progress | None = None
         self._began = time.monotonic()
-        upgrade_tasks(self.layout.root)
-        for entry in stored_tasks(self._file):
-            self._tasks[entry["unit"]] = Task(**entry)
-        for task in self._tasks.values():
-            self._pull(self._spec_of(task))
-
-    # ------------------------------------------------------------ specs and tasks
-
-    def hold(self, spec: UnitSpec) -> str:
-        """Store a unit's spec; return its digest."""
-        self._specs.setdefault(spec.digest, spec)
-        file = self._spec_file(spec.digest)
-        if not file.exists():
-            write_atomically(file, dump_json(spec).decode())
-        return spec.digest
-
-    def spec(self, digest: str) -> UnitSpec:
-        """Return a stored spec; raise SpecUnknown where it is missing."""
-        with self._lock:
-            if digest not in self._specs:
-                file = self._spec_file(digest)
-                if not digest.isalnum() or not file.exists():
-                    raise SpecUnknown("the unit's description is not here", where=f"{self.node}: {digest[:12]}")
-                self._specs[digest] = read_spec(json.loads(file.read_text()), where=str(file))
-            return self._specs[digest]
-
-    def _spec_file(self, digest: str) -> Path:
-        return self.layout.root / "specs" / f"{digest}.json"
-
-    @property
-    def _file(self) -> Path:
-        return self.layout.root / "tasks.json"
-
-    def _want(self, spec: UnitSpec, wanted: Wanted) -> None:
-        self.hold(spec)
-        self._note(Task(spec.id, spec.digest, wanted))
-
-    def _note(self, task: Task) -> None:
-        with self._lock:
-            if self._tasks.get(task.unit) != task:
-                self._tasks[task.unit] = task
-                self._write()
-
-    def _spec_of(self, task: Task) -> UnitSpec:
-        return self.spec(task.digest)
-
-    def _write(self) -> None:
-        write_atomically(self._file, json.dumps({"tasks": [asdict(t) for t in self._tasks.values()]}))
+        for spec in self.stored.in_force():
+            self._pull(spec)
 
     def _pull(self, spec: UnitSpec) -> None:
         if not self._share:
             self._relays.pull(spec)
-
-    @contextlib.contextmanager
-    def alone(self, unit: str) -> Iterator[None]:
-        """Hold the lock of a unit."""
-        with self._lock:
-            lock = self._unit_locks.setdefault(unit, threading.RLock())
-        with lock:
-            yield
 
     def units_of(self, spec: UnitSpec) -> Units:
         """Return the units of the node's Spark, which may rest; start it at first use."""
         if self._own is not None:
             return self._own
         endpoint = self._sparks.of(spec.node)
-        with self._lock:
+        with self.stored.lock:
             if self._own is None:
                 self._own = Units(
                     self.layout, endpoint, self._settings, share=self._share, permissions=self._permissions
@@ -205,7 +140,7 @@ class NodeTasks:
         works = self._own.all() if self._own is not None else ()
         left = any(work.running is not None and not work.finished for work in works)
         left = left or (self._own is not None and bool(self._own.catching_up))
-        return left or "running" in self.wanted().values()
+        return left or "running" in self.stored.wanted().values()
 
     # ------------------------------------------------------------ requests
 
@@ -231,26 +166,26 @@ class NodeTasks:
         Raises Unavailable while the copy of a removed input is incomplete.
         """
         self.permit(spec)
-        with self.alone(spec.id):
+        with self.stored.alone(spec.id):
             units = self.units_of(spec)
             units.channels.prepare_outputs(spec, joining)
-            task = self._tasks.get(spec.id)
+            task = self.stored.get(spec.id)
             if task is not None and task.wanted == "running":
                 return
-            if task is not None and (stood := self._spec_of(task).unit).tag != spec.unit.tag:
+            if task is not None and (stood := self.stored.spec_of(task).unit).tag != spec.unit.tag:
                 units.channels.begin_where(spec, stood)
             elif task is not None:
                 self._check_removed(task, spec)
             units.update_inputs(spec, joins=spec.id in joining)
             self._pull(spec)
             if task is None or task.wanted != "finished":
-                self._want(spec, "prepared")
+                self.stored.want(spec, "prepared")
 
     def start(self, spec: UnitSpec) -> None:
         """Start a unit, unless it runs under this tag and epoch already."""
         self.permit(spec)
-        with self.alone(spec.id):
-            self._want(spec, "running")
+        with self.stored.alone(spec.id):
+            self.stored.want(spec, "running")
             self._failures.pop(spec.id, None)
             self._start(spec)
 
@@ -280,22 +215,22 @@ class NodeTasks:
         Raises Unavailable while the copy of a removed input is incomplete: the unit reads it to its end first.
         """
         self.permit(spec)
-        with self.alone(spec.id):
-            task = self._tasks.get(spec.id)
+        with self.stored.alone(spec.id):
+            task = self.stored.get(spec.id)
             if task is not None:
                 self._check_removed(task, spec)
             self._pull(spec)
             self.units_of(spec).update_inputs(spec)
-            self._want(spec, task.wanted if task else "prepared")
+            self.stored.want(spec, task.wanted if task else "prepared")
 
     def _check_removed(self, task: Task, spec: UnitSpec) -> None:
         """Raise Unavailable while the copy of an input that a spec removes is incomplete: it would be read in part."""
-        before, kept = self._spec_of(task), {c.id for c in spec.inputs}
+        before, kept = self.stored.spec_of(task), {c.id for c in spec.inputs}
         self._relays.check_whole(before, [c for c in before.inputs if c.id not in kept])
 
     def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
         """Stop a unit at a batch boundary; it stays stopped. ``clean``: let no batch of it be cut off."""
-        with self.alone(spec.id):
+        with self.stored.alone(spec.id):
             stood = self.end(spec.id, clean=clean)
             if clean and stood is not None and stood.unit.checkpoint == spec.unit.checkpoint:
                 self._end_batch(stood)
@@ -303,16 +238,16 @@ class NodeTasks:
 
     def end(self, unit: str, *, clean: bool = False) -> UnitSpec | None:
         """Stop any incarnation of a unit; return its spec."""
-        with self.alone(unit):
-            task = self._tasks.get(unit)
+        with self.stored.alone(unit):
+            task = self.stored.get(unit)
             if task is not None and task.wanted != "finished":
-                self._note(Task(unit, task.digest, "stopped"))
+                self.stored.note(Task(unit, task.digest, "stopped"))
                 if self._at_work(unit) is None:
-                    self.units_of(spec := self._spec_of(task)).adopt(spec)
+                    self.units_of(spec := self.stored.spec_of(task)).adopt(spec)
             self._stop(unit, clean=clean)
             if task is None:
                 return None
-            try_to_publish(stood := self._spec_of(task), self.layout)
+            try_to_publish(stood := self.stored.spec_of(task), self.layout)
             return stood
 
     def _end_batch(self, spec: UnitSpec) -> None:
@@ -353,7 +288,7 @@ class NodeTasks:
 
     def drained(self, spec: UnitSpec) -> bool:
         """Return whether a unit has read all entries that its inputs held at the first call."""
-        with self.alone(spec.id):
+        with self.stored.alone(spec.id):
             units, key = self.units_of(spec), (spec.id, spec.digest)
             work = units.get(spec.id)
             if work is not None and work.running is not None and key not in self._goals:
@@ -378,16 +313,14 @@ class NodeTasks:
     @contextlib.contextmanager
     def acting(self, spec: UnitSpec) -> Iterator[Units]:
         """Hold the lock of a unit; yield the units of its Spark."""
-        with self.alone(spec.id):
+        with self.stored.alone(spec.id):
             yield self._with_spark(spec)
 
     def restart_outdated(self) -> None:
         """Restart units that do not read a directory of replayed records yet, or the present rows of a table."""
-        with self._lock:
-            tasks = tuple(self._tasks.values())
-        for task in tasks:
-            with self.alone(task.unit):
-                if self._tasks.get(task.unit) == task and task.wanted == "running":
+        for task in self.stored.all():
+            with self.stored.alone(task.unit):
+                if self.stored.get(task.unit) == task and task.wanted == "running":
                     self._restart_outdated(task)
 
     def _restart_outdated(self, task: Task) -> bool:
@@ -396,21 +329,21 @@ class NodeTasks:
         if work is None or self._own is None or not self._own.is_outdated(work):
             return False
         self._stop(task.unit)
-        self._start(self._spec_of(task))
+        self._start(self.stored.spec_of(task))
         return True
 
     def finish(self, spec: UnitSpec) -> bool:
         """Let a unit use up its input and end its channels; return True once done."""
-        with self.alone(spec.id):
+        with self.stored.alone(spec.id):
             units = self.units_of(spec)
             work = units.get(spec.id)
             if work is None:
                 work = units.enter(spec)
             if work.finished:
-                self._want(spec, "finished")
+                self.stored.want(spec, "finished")
                 self._finishing.end(spec.id)
                 return True
-            task = self._tasks.get(spec.id)
+            task = self.stored.get(spec.id)
             if task is not None and self._restart_outdated(task):
                 return False
             self._finishing.go_on(units, spec.id)
@@ -421,26 +354,25 @@ class NodeTasks:
 
         False while a channel to be deleted has unread entries. Raises DeploymentError where the unit is to run.
         """
-        with self.alone(spec.id), self._lock:
-            unit, task = spec.unit, self._tasks.get(spec.id)
-            stands = self._spec_of(task).unit if task else unit
+        with self.stored.alone(spec.id), self.stored.lock:
+            unit, task = spec.unit, self.stored.get(spec.id)
+            stands = self.stored.spec_of(task).unit if task else unit
             itself = incarnation(stands) == incarnation(unit)
             if itself and task is not None and task.wanted == "running":
                 raise DeploymentError("forgotten while it runs", where=f"unit {unit.id}", hint="stop it first")
             units = self.units_of(spec)
             used = set() if itself or task is None else self._channels_of(task)
             # Another unit may write the channel by now.
-            others = {c for t in self._tasks.values() if t is not task for c in self._written_by(t)}
+            others = {c for t in self.stored.all() if t is not task for c in self._written_by(t)}
             going = [c for c in spec.outputs if c.id not in used | others]
             if any(b.entries for c in going for b in units.channels.log(spec, c).stats().unread.values()):
                 return False
             if itself:
                 self._stop(unit.id)
                 catchup.give_up(units, spec)
-                self._tasks.pop(unit.id, None)
-                self._write()
+                self.stored.remove(unit.id)
             same_state = not itself and stands.tag == unit.tag
-            self._leave_inputs(spec, self._spec_of(task) if task is not None and same_state else None)
+            self._leave_inputs(spec, self.stored.spec_of(task) if task is not None and same_state else None)
             for channel in going:
                 remove_log(channel_spec(spec, channel, self.layout))
             if not same_state:
@@ -448,20 +380,18 @@ class NodeTasks:
                 shutil.rmtree(self.layout.state(unit).parent, ignore_errors=True)
             if itself:
                 # Another unit of the node may write the sink by now, under the same name.
-                kept = {sink for other in self.in_force() for sink in self.layout.sinks(other)}
+                kept = {sink for other in self.stored.in_force() for sink in self.layout.sinks(other)}
                 for sink in self.layout.sinks(spec) - kept:
                     shutil.rmtree(sink, ignore_errors=True)
-            if spec.digest not in {t.digest for t in self._tasks.values()}:
-                self._specs.pop(spec.digest, None)
-                self._spec_file(spec.digest).unlink(missing_ok=True)
+            self.stored.drop_unused(spec)
             return True
 
     def _channels_of(self, task: Task) -> set[str]:
         """Name the channels that a task's unit writes or reads."""
-        return self._written_by(task) | {c.id for c in self._spec_of(task).inputs}
+        return self._written_by(task) | {c.id for c in self.stored.spec_of(task).inputs}
 
     def _written_by(self, task: Task) -> set[str]:
-        return {c.id for c in self._spec_of(task).outputs}
+        return {c.id for c in self.stored.spec_of(task).outputs}
 
     def _leave_inputs(self, spec: UnitSpec, successor: UnitSpec | None) -> None:
         """Unregister a unit as reader, except for entries kept for its successor (None: no successor)."""
@@ -477,9 +407,9 @@ class NodeTasks:
         """End relays without readers here, and delete their copies."""
         if self._share:
             return
-        used = {c for task in self._tasks.values() for c in self._channels_of(task)}
-        for task in self._tasks.values():
-            spec = self._spec_of(task)
+        used = {c for task in self.stored.all() for c in self._channels_of(task)}
+        for task in self.stored.all():
+            spec = self.stored.spec_of(task)
             used |= self.units_of(spec).channels.retired(spec.unit).keys()
         self._relays.keep_only(used, leaving)
 
@@ -492,12 +422,12 @@ class NodeTasks:
                 continue
             work.running.observe()
             at = work.running.positions
-            with self._free(task) as free:
+            with self.stored.free(task) as free:
                 if free and at and (gone := retired.keys() - at.keys()):
                     units.channels.leave(work.unit, set(gone))
                     left = True
         if left:
-            with self._lock:
+            with self.stored.lock:
                 self._drop_unused()
 
     # ------------------------------------------------------------ keeping it true
@@ -509,11 +439,10 @@ class NodeTasks:
         if self._own is not None:
             self._own.lose_ended()
         now = time.monotonic()
-        with self._lock:
-            tasks = tuple(self._tasks.values())
+        tasks = self.stored.all()
         active = self.active_runs()
         for task in tasks:
-            with self._free(task) as free:
+            with self.stored.free(task) as free:
                 if free and task.wanted == "running":
                     self._keep_running(task, now, active)
         with looking():
@@ -541,19 +470,6 @@ class NodeTasks:
                     units.time_signals.publish_watermark(work)
                     work.held.look(work.spec, self.layout)
 
-    @contextlib.contextmanager
-    def _free(self, task: Task) -> Iterator[bool]:
-        """Hold the lock of a task's unit if it is free and the task is still the newest order."""
-        with self._lock:
-            lock = self._unit_locks.setdefault(task.unit, threading.RLock())
-        if not lock.acquire(blocking=False):
-            yield False
-            return
-        try:
-            yield self._tasks.get(task.unit) == task
-        finally:
-            lock.release()
-
     def _warn(self, channel: str, now: float) -> None:
         """Log once a minute that a channel fills up."""
         lasts = self._meters.lasts(channel, self._settings.channel.max_bytes)
@@ -562,7 +478,7 @@ class NodeTasks:
             _LOG.warning("channel %s fills up: full in %.1f h at this rate", channel, lasts / 3600)
 
     def _keep_running(self, task: Task, now: float, active: Collection[str]) -> None:
-        spec = self._spec_of(task)
+        spec = self.stored.spec_of(task)
         unit = spec.unit
         work = self._at_work(unit.id)
         failures = self._failures.setdefault(unit.id, _Failures())
@@ -595,7 +511,7 @@ class NodeTasks:
 
     def running(self) -> list[Running]:
         """Return the running units."""
-        with self._lock:
+        with self.stored.lock:
             works = self._own.all() if self._own is not None else ()
         return [work.running for work in works if work.running is not None]
 
@@ -611,21 +527,21 @@ class NodeTasks:
             self.save()
             return
 
-        def end(unit: str) -> None:
-            with self.alone(unit):
-                self._stop(unit)
-                try_to_publish(self._spec_of(self._tasks[unit]), self.layout)
+        def end(spec: UnitSpec) -> None:
+            with self.stored.alone(spec.id):
+                self._stop(spec.id)
+                try_to_publish(spec, self.layout)
 
         # Each stop waits for the end of a batch: stop all at once.
-        with ThreadPoolExecutor(max(1, len(self._tasks))) as pool:
-            list(pool.map(end, list(self._tasks)))
+        specs = self.stored.in_force()
+        with ThreadPoolExecutor(max(1, len(specs))) as pool:
+            list(pool.map(end, specs))
 
     # ------------------------------------------------------------ observation
 
     def progress(self, *, stopped: bool = False) -> Progress:
         """Return the progress of this node's units, channels and links; ``stopped``: do not call Spark."""
-        with self._lock:
-            tasks = tuple(self._tasks.values())
+        tasks = self.stored.all()
         seen = self._progress = progress_of(
             [self._work(task) for task in tasks],
             seconds=time.monotonic() - self._began,
@@ -656,16 +572,6 @@ class NodeTasks:
         return self._own.get(unit) if self._own is not None else None
 
     def _work(self, task: Task) -> tuple[Units, Work]:
-        spec = self._spec_of(task)
+        spec = self.stored.spec_of(task)
         units = self.units_of(spec)
         return units, units.get(spec.id) or units.remembered(spec)
-
-    def in_force(self) -> list[UnitSpec]:
-        """Return the units stored here, running or not."""
-        with self._lock:
-            return [self._spec_of(t) for t in self._tasks.values()]
-
-    def wanted(self) -> dict[Incarnation, Wanted]:
-        """Return the wanted state of each unit."""
-        with self._lock:
-            return {incarnation(self._spec_of(t).unit): t.wanted for t in self._tasks.values()}

@@ -148,7 +148,7 @@ class LocalRun:
         deployed = self._agent.deployed(self.name)
         if deployed is None:
             return
-        running = [s for s in deployed.in_force() if deployed.wanted().get(_key(s)) == "running"]
+        running = [s for s in deployed.stored.in_force() if deployed.stored.wanted().get(_key(s)) == "running"]
         with ThreadPoolExecutor(max(1, self._endpoint.cores)) as pool:
             for started in [pool.submit(deployed.start, spec) for spec in running]:
                 started.result()

@@ -11,7 +11,7 @@ from headwater.adapt.calibrate import compared as held_against
 from headwater.adapt.model import predict
 from headwater.adapt.slo import SLO
 from headwater.adapt.window import window
-from headwater.app import observe
+from headwater.app import storecache
 from headwater.app.stores import existing
 from headwater.control.records import Decision, DecisionState, Event
 from headwater.control.store import Store
@@ -102,7 +102,7 @@ def compared(name: str, store_url: str | None = None) -> Mapping[str, tuple[Comp
     with existing(store_url) as store:
         store.deployment(name)
         learned, plan = store.known(name), store.active_plan(name)
-        seen = window(store.samples(name, since=time.time() - observe.RECENT))
+        seen = window(store.samples(name, since=time.time() - storecache.RECENT))
     if plan is None or seen is None:
         return {"latency": (), "load": (), "bytes": ()}
     return held_against(plan, predict(plan, facts_of(learned, plan, seen)), seen)

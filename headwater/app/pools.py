@@ -19,7 +19,7 @@ from pydantic import Field
 from headwater.adapt.calibrate import facts_of
 from headwater.adapt.model import Facts
 from headwater.adapt.window import Window, window
-from headwater.app import observe
+from headwater.app import storecache
 from headwater.app.client import Client, PlanRequest, Proposal
 from headwater.app.stores import existing
 from headwater.continuum.model import Continuum
@@ -335,7 +335,7 @@ def _facts(store: StoreReader, name: str, running: DeploymentPlan | None) -> Fac
 
 
 def _seen(store: StoreReader, name: str) -> Window | None:
-    return window(store.samples(name, since=time.time() - observe.RECENT))
+    return window(store.samples(name, since=time.time() - storecache.RECENT))
 
 
 # ---------------------------------------------------------------- owners

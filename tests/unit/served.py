@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headwater.app import loading, observe, pools
+from headwater.app import loading, pools, storecache
 from headwater.control import tables
 from headwater.control.sharing import Role
 from headwater.control.tables import STORE
@@ -81,7 +81,7 @@ def place(directory: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
         patch.setattr(tables, "SYNCHRONOUS", "OFF")
-        patch.setattr(observe, "RECENT", 600.0)
+        patch.setattr(storecache, "RECENT", 600.0)
         for name in (STORE, pools.TOKEN):
             patch.delenv(name, raising=False)
         yield

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, observe
+from headwater.app import deployments, storecache
 from headwater.app.client import Client, PlanRequest
 from headwater.app.metrics import MOMENTS, metrics_of
 from headwater.control import tables
@@ -48,7 +48,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.setenv("COLUMNS", "240")
-    monkeypatch.setattr(observe, "RECENT", 600.0)  # so that a slow machine does not fail the test
+    monkeypatch.setattr(storecache, "RECENT", 600.0)  # so that a slow machine does not fail the test
     monkeypatch.delenv(STORE, raising=False)
     made = Store(resolved_url(None))
     yield made

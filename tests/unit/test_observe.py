@@ -17,6 +17,7 @@ from sqlalchemy import Engine, delete, event, insert, update
 
 from headwater.adapt.slo import SLO
 from headwater.app import observe, pools
+from headwater.app.storecache import RECENT, UNREAD
 from headwater.app.view import Status, UnitSeen, View
 from headwater.control import snapshot
 from headwater.control import tables as t
@@ -148,7 +149,7 @@ def test_without_a_controller_old_figures_are_not_shown_as_if_units_ran(store: S
     store.release(HOLDER)
     assert {u.status for u in observe.look(store.where).units} == {"unreachable"}
     (status,) = observe.status("d0", store.where)
-    assert {z.error for z in status.zones} == {observe.UNREAD} and min(z.age_s for z in status.zones) >= 600.0
+    assert {z.error for z in status.zones} == {UNREAD} and min(z.age_s for z in status.zones) >= 600.0
     assert "its figures are 10.0 min old" in shown(status)
     assert dump(status)["zones"][0]["age_s"] >= 600.0 and dump(status)["units"][0]["status"] == "unreachable"
 
@@ -329,7 +330,7 @@ def test_a_plan_that_is_gone_leaves_the_rest(store: Store) -> None:
 def test_many_old_reports_are_read_in_few_queries(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "_KEYS", 5)
     plans = crowd.fill(store, 30, 4, samples=0)
-    crowd.tell(store, plans, 1000.0, at=time.time() - 2 * observe.RECENT)
+    crowd.tell(store, plans, 1000.0, at=time.time() - 2 * RECENT)
     with queries() as asked:
         units = list(observe.look(store.where).units)
     nodes = len({(unit.deployment, unit.zone) for unit in units})

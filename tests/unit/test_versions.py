@@ -105,7 +105,7 @@ def test_a_stored_description_of_a_newer_version_is_refused(agent: Agent, spec: 
         stored = other.deployed("tiny")
         assert stored is not None
         with pytest.raises(DeploymentError, match="urgency") as caught:
-            stored.spec(spec.digest)
+            stored.stored.spec(spec.digest)
         assert caught.value.where == str(file)
     finally:
         other.end(units=False)
