@@ -14,6 +14,7 @@ from headwater.channels.flight import FlightLog
 from headwater.channels.linkmeter import LinkMeter
 from headwater.channels.open import open_log
 from headwater.channels.relay import PolledLog, Relay, Remote, relay_reader, unregister
+from headwater.channels.streamhistory import ReceivedHistory
 from headwater.channels.wire import Credentials, Wire, ca_file
 from headwater.core.errors import ChannelError, NoSuchLog, Unavailable
 from headwater.core.metrics import LinkProgress
@@ -56,7 +57,7 @@ class Relays:
                 continue
             link = channel.links[0] if channel.links else channel.node
             self._relays[channel.id] = relay = Relay(
-                partial(self.connect, spec, channel),
+                partial(self.connect, spec, channel, ReceivedHistory()),
                 f"{self._deployment}/{channel.id}",
                 FileLog(self._layout.channel(channel), fsync=self._settings.channel.fsync),
                 reader=relay_reader(self._node),
@@ -66,8 +67,8 @@ class Relays:
             )
             relay.start()
 
-    def connect(self, spec: UnitSpec, channel: Channel) -> Remote:
-        """Open a channel of another node, through that node's agent or a broker."""
+    def connect(self, spec: UnitSpec, channel: Channel, history: ReceivedHistory | None = None) -> Remote:
+        """Open a channel of another node, through that node's agent or a broker; ``history``: see `FlightLog`."""
         if channel.broker is not None:
             from headwater.channels.kafkalog import KafkaLog
 
@@ -89,7 +90,7 @@ class Relays:
                 where=self._node,
                 hint="wait until the controller (`headwater up`) reaches this agent: it sends one",
             )
-        return FlightLog(Wire(address, Credentials(token, ca_file()), channel.node), name)
+        return FlightLog(Wire(address, Credentials(token, ca_file()), channel.node), name, history)
 
     def latest(self, spec: UnitSpec, channel: Channel) -> int:
         """Return the current end of another node's channel."""

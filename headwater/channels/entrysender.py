@@ -18,9 +18,9 @@ from headwater.channels.bytestream import MalformedBytes
 from headwater.channels.entry import Entry, Floor
 from headwater.channels.filelog import FileLog
 from headwater.channels.followed import Begin, Bytes, RelayMessage
-from headwater.channels.linkcompression import LinkCompressor
 from headwater.channels.linkstream import LEVELS, uncompressed_blocks
 from headwater.channels.segments import Segment, damage_of, map_file
+from headwater.channels.streamhistory import SentHistory
 
 if TYPE_CHECKING:
     from headwater.channels.bytestream import Buffer
@@ -40,11 +40,14 @@ def message(*, floor: Floor | None = None, part: Bytes | None = None, entry: Ent
 
 
 class EntrySender:
-    """The sending end of one stream; ``expands``: whether the receiver can read expanded segments (``Bytes``)."""
+    """The sending end of a stream; ``expands``: whether the receiver can read expanded segments (``Bytes``).
 
-    def __init__(self, *, expands: bool) -> None:
+    ``history``: of the streams before it.
+    """
+
+    def __init__(self, *, expands: bool, history: SentHistory | None = None) -> None:
         self._expands = expands
-        self._compressor: LinkCompressor | None = None
+        self._history = history or SentHistory()
 
     def send(self, log: FileLog, entry: Entry, begin: Begin) -> Iterator[RelayMessage]:
         """Yield the bytes of an entry's segments from a position on, the last ones with the entry.
@@ -86,10 +89,8 @@ class EntrySender:
     def _part(self, piece: int, offset: int, chunk: bytes, level: int | None) -> Bytes:
         if level is None:
             return Bytes(piece, offset, chunk)
-        begins = self._compressor is None or self._compressor.level != level
-        if self._compressor is None or begins:
-            self._compressor = LinkCompressor(level)
-        return Bytes(piece, offset, self._compressor.compress(chunk), expanded=True, begins=begins)
+        data, begins = self._history.compress(chunk, level)
+        return Bytes(piece, offset, data, expanded=True, begins=begins)
 
 
 def _content(log: FileLog, segment: Segment) -> memoryview | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pyarrow as pa
 from headwater.channels.base import Backlog, ChannelStats
 from headwater.channels.entry import Entry, Floor
 from headwater.channels.followed import Begin, Bytes, RelayMessage
-from headwater.channels.linkcompression import LinkDecompressor
+from headwater.channels.streamhistory import ReceivedHistory
 from headwater.channels.wire import Wire
 from headwater.core.compatible import known
 
@@ -24,15 +23,19 @@ TRIP_SECONDS = 2.0
 """A request that takes longer does not measure the delay: it has waited behind data."""
 
 FOLLOW_SECONDS = 120.0
-"""A stream ends after this; the next one continues at its position, without what this one remembers."""
+"""A stream ends after this; the next one continues at its position, with its history (``streamhistory``)."""
 
 
 class FlightLog:
-    """Write and read a log by its name at the agent that holds it."""
+    """Write and read a log by its name at the agent that holds it.
 
-    def __init__(self, wire: Wire, name: str) -> None:
+    ``history``: that of earlier streams of this log, also over other connections.
+    """
+
+    def __init__(self, wire: Wire, name: str, history: ReceivedHistory | None = None) -> None:
         self._wire = wire
         self._name = name
+        self._history = history or ReceivedHistory()
 
     def append(self, table: pa.Table, *, epoch: int, batch: int) -> bool:
         """Store a batch; return False when (epoch, batch) is in already."""
@@ -98,8 +101,9 @@ class FlightLog:
         link that is down, that one fails soon.
         """
         self.latest()
-        ticket = {"log": self._name, "follow": seq, "expands": True, **begin.to_request()}
-        return Follower(self._wire, self._wire.get(ticket, seconds=FOLLOW_SECONDS + 10))
+        asked = self._history.next_stream()
+        ticket = {"log": self._name, "follow": seq, "expands": True, **begin.to_request(), **asked.to_request()}
+        return Follower(self._wire, self._wire.get(ticket, seconds=FOLLOW_SECONDS + 10), self._history)
 
     def close(self) -> None:
         """Close the connection."""
@@ -112,10 +116,10 @@ class FlightLog:
 class Follower:
     """A stream of entries; ``heartbeat`` is when the last message came, ``sent`` when the other side sent it."""
 
-    def __init__(self, wire: Wire, reader: Any) -> None:
+    def __init__(self, wire: Wire, reader: Any, history: ReceivedHistory) -> None:
         self._wire = wire
         self._reader = reader
-        self._decompressor: LinkDecompressor | None = None
+        self._history = history
         self.heartbeat = time.monotonic()
         self.sent: float | None = None
 
@@ -125,13 +129,10 @@ class Follower:
                 self.heartbeat = time.monotonic()
                 message = RelayMessage.from_bytes(memoryview(chunk.app_metadata or b""))
                 self.sent = message.sent
+                self._history.accepted = False
                 for item in message.items:
-                    yield self._decompressed(item) if isinstance(item, Bytes) and item.expanded else item
-
-    def _decompressed(self, part: Bytes) -> Bytes:
-        if part.begins or self._decompressor is None:
-            self._decompressor = LinkDecompressor()
-        return replace(part, data=self._decompressor.decompress(part.data), compressed=len(part.data))
+                    yield self._history.decompressed(item) if isinstance(item, Bytes) and item.expanded else item
+                self._history.accepted = True
 
     def cancel(self) -> None:
         """End the stream from another thread."""

@@ -55,7 +55,8 @@ class Bytes:
     """A part of an entry's segment.
 
     ``expanded``: of the segment with columns that are not compressed (``linkstream.uncompressed_blocks``), which
-    ``offset`` counts; a message holds such a part in the form of a ``LinkCompressor``, a new one where it ``begins``.
+    ``offset`` counts; a message holds such a part in the form of a ``LinkCompressor``, a new one where it ``begins``:
+    it may repeat the last bytes before it (``streamhistory``).
     """
 
     piece: int

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from headwater.channels.bytestream import MalformedBytes
 
 if TYPE_CHECKING:
+    import zstandard
+
     from headwater.channels.bytestream import Buffer
 
 HISTORY_LOG = 20
@@ -23,9 +25,12 @@ _FED = 1024  # compressed bytes at a time: they give 32 MiB at most
 
 
 class LinkCompressor:
-    """Compress the parts of a stream in order; ``level`` is that of zstd."""
+    """Compress the parts of a stream in order; ``level`` is that of zstd.
 
-    def __init__(self, level: int) -> None:
+    ``before``: bytes that parts may repeat, as if they had been sent before them.
+    """
+
+    def __init__(self, level: int, before: bytes = b"") -> None:
         import zstandard
 
         self.level = level
@@ -36,7 +41,9 @@ class LinkCompressor:
             hash_log=min(usual.hash_log, _HASH_LOG),
             chain_log=min(usual.chain_log, _CHAIN_LOG),
         )
-        self._stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+        self._stream = zstandard.ZstdCompressor(
+            compression_params=parameters, dict_data=_dictionary(before)
+        ).compressobj()
         self._flush = zstandard.COMPRESSOBJ_FLUSH_BLOCK
 
     def compress(self, part: Buffer) -> bytes:
@@ -45,12 +52,14 @@ class LinkCompressor:
 
 
 class LinkDecompressor:
-    """Read the parts of a stream that a ``LinkCompressor`` has compressed, in the same order."""
+    """Read the parts of a stream that a ``LinkCompressor`` has compressed, in the same order; ``before``: its bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: bytes = b"") -> None:
         import zstandard
 
-        self._stream = zstandard.ZstdDecompressor(max_window_size=1 << HISTORY_LOG).decompressobj()
+        self._stream = zstandard.ZstdDecompressor(
+            dict_data=_dictionary(before), max_window_size=1 << HISTORY_LOG
+        ).decompressobj()
 
     def decompress(self, part: Buffer) -> bytes:
         """Return a part as it was; raise MalformedBytes where that is not possible."""
@@ -66,3 +75,10 @@ class LinkDecompressor:
         except zstandard.ZstdError as error:
             raise MalformedBytes(str(error)) from None
         return bytes(found)
+
+
+def _dictionary(before: bytes) -> zstandard.ZstdCompressionDict | None:
+    import zstandard
+
+    raw = zstandard.DICT_TYPE_RAWCONTENT
+    return zstandard.ZstdCompressionDict(before, dict_type=raw) if before else None

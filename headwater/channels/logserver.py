@@ -26,6 +26,7 @@ from headwater.channels.filelog import FileLog
 from headwater.channels.flight import CHUNK, FOLLOW_SECONDS, SIGN_OF_LIFE
 from headwater.channels.followed import Begin, RelayMessage
 from headwater.channels.sentmeter import SentMeter
+from headwater.channels.streamhistory import Continuation, SentHistories
 from headwater.channels.wire import Action, Caller, TokenCheck, parsed, sending_errors
 from headwater.core.address import PLAIN, TLS
 from headwater.core.errors import ChannelError, DeploymentError
@@ -54,6 +55,7 @@ class LogService:
         """Those of the open streams."""
         self._find = find
         self._sent_meter = sent_meter or SentMeter()
+        self._histories = SentHistories()
         self._actions = dict(actions or {})
 
     def close(self) -> None:
@@ -86,13 +88,16 @@ class LogService:
     def follow(self, body: Mapping[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         """Yield the messages of a followed log, each as the metadata of a batch without columns."""
         seconds = min(float(body.get("seconds", FOLLOW_SECONDS)), FOLLOW_SECONDS)
-        sender, begin = EntrySender(expands=bool(body.get("expands"))), Begin.from_request(body)
-        followed = self._followed(self._log(body), int(body["follow"]), begin, sender, seconds)
+        log, begin = self._log(body), Begin.from_request(body)
+        followed = self._followed(log, int(body["follow"]), begin, body, seconds)
         return _packed(self._counted(str(body["log"]), followed, whole=begin == Begin()))
 
     def _followed(
-        self, log: FileLog, seq: int, begin: Begin, sender: EntrySender, seconds: float
+        self, log: FileLog, seq: int, begin: Begin, body: Mapping[str, Any], seconds: float
     ) -> Iterator[RelayMessage]:
+        name, asked = str(body["log"]), Continuation.from_request(body)
+        history = self._histories.begin(name, asked)
+        sender = EntrySender(expands=bool(body.get("expands")), history=history)
         watch = FileWatch()
         self._watches.add(watch)
         try:
@@ -100,6 +105,7 @@ class LogService:
         finally:
             self._watches.discard(watch)
             watch.close()
+            self._histories.end(name, asked, history)
 
     def _counted(self, name: str, messages: Iterator[RelayMessage], *, whole: bool) -> Iterator[RelayMessage]:
         """Pass messages on, and count the bytes of each entry; ``whole``: the first one is sent from its beginning."""

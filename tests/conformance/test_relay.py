@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from headwater.channels.logserver import LogServer
 from headwater.channels.open import open_log
 from headwater.channels.relay import PolledLog, Relay, Remote
 from headwater.channels.segments import FOR_LINK, Segment
+from headwater.channels.streamhistory import ReceivedHistory
 from headwater.channels.wire import Credentials, Wire
 from headwater.core.errors import ChannelError, DeploymentError, Unavailable
 from headwater.testing import CutLink
@@ -84,7 +86,8 @@ def zones(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterato
     server = LogServer("127.0.0.1:0", credential=ZONE, find=lambda name: FileLog(tmp_path / name))
     link = CutLink()
     link.lead_to(f"127.0.0.1:{server.port}")
-    connect = lambda: FlightLog(Wire(link.address, Credentials(ZONE.order_token)), "log")  # noqa: E731
+    history = ReceivedHistory()
+    connect = lambda: FlightLog(Wire(link.address, Credentials(ZONE.order_token)), "log", history)  # noqa: E731
     yield Zones(log, connect, replica, link)
     link.close()
     server.shutdown()
@@ -222,6 +225,24 @@ def test_a_link_that_fails_again_and_again(zones: Zones) -> None:
     assert ids(zones.replica) == list(range(6))
     # Every byte crossed once, except chunks that were cut off.
     assert relay.state.bytes < zones.source.stats().bytes + 5 * 2**20
+
+
+@pytest.mark.parametrize("zones", ["blocks"], indirect=True)
+def test_entries_repeat_those_before_a_break_of_the_link(zones: Zones) -> None:
+    assert zones.link is not None
+    words = [random.Random(n).randbytes(30).hex() for n in range(40)]
+    costs, crossed = [], 0
+    with zones.relay() as relay:
+        for batch in range(4):
+            rows = table([*range(40)]).append_column("text", pa.array(words))
+            zones.source.append(rows, epoch=1, batch=batch)
+            until(zones.caught_up)
+            costs.append(relay.state.bytes - crossed)
+            crossed = relay.state.bytes
+            zones.link.cut()
+            zones.link.mend()
+    assert zones.replica.stats().rows == 160
+    assert all(cost < costs[0] / 4 for cost in costs[1:]), costs
 
 
 @pytest.mark.parametrize("zones", ["flight"], indirect=True)
