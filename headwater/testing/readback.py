@@ -27,8 +27,9 @@ def rows_in(sink: Any, schema: pa.Schema) -> pa.Table:
         case DeltaSink():
             from deltalake import DeltaTable
 
-            logs = Path(sink.path.split("{")[0]).rglob("_delta_log")
-            tables = [DeltaTable(str(log.parent)).to_pyarrow_table() for log in sorted(logs)]
+            found = [str(log.parent) for log in sorted(Path(sink.path.split("{")[0]).rglob("_delta_log"))]
+            # A table that is being made has no version yet, and so no rows.
+            tables = [DeltaTable(path).to_pyarrow_table() for path in found if DeltaTable.is_deltatable(path)]
         case IcebergSink():
             from headwater.connectors.icebergtable import IcebergAddress, existing, opened
 
