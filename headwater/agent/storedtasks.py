@@ -35,7 +35,7 @@ class StoredTasks:
         self._node = node
         self._root = root
         self.lock = threading.RLock()
-        """Held briefly to read or change the tasks; never during a call to Spark."""
+        """Held briefly to read or change the tasks, or the owner's state of them; never during a call to Spark."""
         self._unit_locks: dict[str, threading.RLock] = {}
         """Held during work on a unit, which may take long."""
         self._specs: dict[str, UnitSpec] = {}

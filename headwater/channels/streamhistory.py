@@ -1,8 +1,8 @@
 """Histories of compressed streams: the next stream of a log to the same receiver goes on with what this one has sent.
 
-A stream ends after a while, or with its link. The request for the next one names it, with the number of its compressed
-parts that have arrived: both ends know their content, and the last bytes of it are where the next one begins. Its
-history is empty where an end was restarted, or the sender does not have these bytes any more.
+A stream ends after a while, or with its link. The request for the next stream names the stream before, with the number
+of its compressed parts that have arrived. Both ends know the content of these parts, and the next stream may repeat the
+last bytes of it. The history is empty where an end was restarted, or the sender no longer has these bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPEATABLE = 256 * 1024
 SENT = 2**20
 """Number of bytes that a sender keeps: the last ones may not have arrived."""
 KEPT, KEPT_SECONDS = 16, 600.0
-"""Number of ended streams of which a sender keeps them, and for how long."""
+"""Number of ended streams whose bytes a sender keeps, and the seconds for which it does."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class SentHistory:
             return self._compressor.compress(part), begins
 
     def up_to(self, parts: int) -> bytes | None:
-        """Return the last bytes that a receiver knows to which so many parts have come; None if they are not here."""
+        """Return the bytes that the next stream may repeat if so many parts have arrived; None if they are gone."""
         with self._lock:
             if not 0 <= parts < len(self._ends):
                 return None
@@ -133,9 +133,8 @@ class SentHistories:
         with self._lock:
             self._drop()
             before = self._histories.pop((log, asked.after), None)
-            found = SentHistory(
-                (before.up_to(asked.parts) if before is not None else None) or b"", named=bool(asked.stream)
-            )
+            text = None if before is None else before.up_to(asked.parts)
+            found = SentHistory(text or b"", named=bool(asked.stream))
             self._histories[log, asked.stream] = found
             return found
 

@@ -102,10 +102,10 @@ def test_a_stored_description_of_a_newer_version_is_refused(agent: Agent, spec: 
     (tmp_path / "E1/deployments/tiny/tasks.json").write_text('{"tasks": []}')
     other.begin()
     try:
-        stored = other.deployed("tiny")
-        assert stored is not None
+        deployed = other.deployed("tiny")
+        assert deployed is not None
         with pytest.raises(DeploymentError, match="urgency") as caught:
-            stored.stored.spec(spec.digest)
+            deployed.stored.spec(spec.digest)
         assert caught.value.where == str(file)
     finally:
         other.end(units=False)
