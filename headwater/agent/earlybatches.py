@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 
-from headwater.agent.units import Batches, Units
+from headwater.agent.querystart import Batches
+from headwater.agent.units import Units
 from headwater.agent.work import Work
 from headwater.core.quantity import parse_duration
 from headwater.disk.checkpoint import reads_agree

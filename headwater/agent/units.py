@@ -11,47 +11,41 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from headwater.agent.activeruns import ActiveRuns, stages_of
 from headwater.agent.catchupquery import CatchUpQuery
 from headwater.agent.heldoutput import publish_held
+from headwater.agent.querystart import Batches, QueryStart, query_name
 from headwater.agent.resuming import continue_reads, resume, set_state_format
 from headwater.agent.runhistory import RunHistory
-from headwater.agent.slots import take_slots
 from headwater.agent.timesignals import TimeSignals
 from headwater.agent.unitbridges import UnitBridges
 from headwater.agent.unitchannels import UnitChannels
 from headwater.agent.work import Work
 from headwater.channels.channelspec import lineage_of
-from headwater.connectors.permitted import AgentPermissions, check_unit, table_directories
+from headwater.connectors.permitted import AgentPermissions
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable, UserCodeError
 from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
 from headwater.dataflow.lookup import Lookup
-from headwater.dataflow.sinks import FileSink, RealTimeKafkaSink
 from headwater.disk.catchup import end_catch_up
 from headwater.disk.checkpoint import (
-    begin_run,
-    committed_watermark,
-    newest_batch,
     positions,
 )
 from headwater.disk.durable import read_note, write_atomically
-from headwater.disk.layout import REPLAYED, Layout, sink_directory
-from headwater.disk.pace import Pace, change_pace, write_pace
+from headwater.disk.layout import Layout
+from headwater.disk.pace import change_pace
 from headwater.disk.repair import examine, repair
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import tag_of
 from headwater.plan.model import Unit
-from headwater.plan.realtime import real_time_of
 from headwater.plan.spec import UnitSpec
-from headwater.query.checkedfiles import CheckedFiles
 from headwater.query.counting import Tally
-from headwater.query.failure import failure_of, in_zone
+from headwater.query.failure import in_zone
 from headwater.query.names import replayed_of
 from headwater.query.query import Running, reaching_spark, running_query
 from headwater.query.tables import TableVersions
@@ -59,21 +53,14 @@ from headwater.query.unit import (
     END_OF_TIME,
     CompiledUnit,
     UnitCompiler,
-    tracking_of,
 )
-from headwater.query.updating import updates_writer
-from headwater.query.writer import SINK_FORMAT, sink_config
 from headwater.spark.endpoint import LOG
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headwater.spark.endpoint import Endpoint
 
-Batches = Literal["on_trigger", "back_to_back", "once"]
-"""When a query begins its batches: at the zone's trigger, or one after another; ``once``: it does one, and ends."""
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
 _ASK = 2.0  # seconds between two requests about it
 _TRIES = 50  # waits for a query that end with an error while Spark reports the query as active
@@ -103,7 +90,7 @@ class Units:
         self.channels = UnitChannels(layout, settings, share=share)
         self.time_signals = TimeSignals(layout, self.channels, settings)
         self.bridges = UnitBridges(layout, settings, receives=receives)
-        self._permissions = permissions
+        self._starts = QueryStart(layout, endpoint, settings, permissions)
         self._generation = endpoint.generation
         self._losing = threading.Lock()
         self._work: dict[str, Work] = {}
@@ -233,7 +220,7 @@ class Units:
             resume(spec, checkpoint, compiled.sink_writers, partial(self.channels.log, spec))
             set_state_format(spec, checkpoint)
             continue_reads(spec, checkpoint, compiled.reads)
-        work.running = self._begin(spec, compiled, checkpoint, batches)
+        work.running = self._starts.start(spec, compiled, batches, taken=self._slots_beside(spec))
         self._save(work)
         work.running.wait_until_ready()
 
@@ -247,7 +234,8 @@ class Units:
                 self._end_query(spec, left)
             checkpoint = self.layout.checkpoint(spec.unit)
             repair(checkpoint, examine(checkpoint))
-            running = self._begin(spec, self.compile(spec, catches_up=True), checkpoint, catches_up=True)
+            compiled = self.compile(spec, catches_up=True)
+            running = self._starts.start(spec, compiled, taken=self._slots_beside(spec), catches_up=True)
             running.wait_until_ready()
             return running
 
@@ -260,89 +248,10 @@ class Units:
         )
         self._save(work)
 
-    def _begin(
-        self,
-        spec: UnitSpec,
-        compiled: CompiledUnit,
-        checkpoint: Path,
-        batches: Batches = "on_trigger",
-        *,
-        catches_up: bool = False,
-    ) -> Running:
-        """Start a query from a unit's checkpoint."""
-        passed, before = committed_watermark(checkpoint), newest_batch(checkpoint / "commits")
-        name, trigger = query_name(spec), self.settings.trigger
-        self.layout.pace(spec.unit).unlink(missing_ok=True)
-        paced = catches_up or (compiled.one_channel and not isinstance(compiled.spark_sink, RealTimeKafkaSink))
-        if paced:
-            pace = Pace(seconds=parse_duration(trigger), on_arrival=compiled.one_channel)
-            write_pace(self.layout.pace(spec.unit), pace)
-        if paced or batches == "back_to_back":
-            trigger = "0 seconds"
-        checked = self._checked_files(spec)
-        needed = 0
-        if isinstance(compiled.spark_sink, RealTimeKafkaSink):
-            from headwater.connectors.realtime import start_real_time
-
-            others = [w.running.slots for w in self.all() if w.running is not None and w.spec.id != spec.id]
-            needed = take_slots(compiled.spark_sink, spec, compiled.counting, self.endpoint, taken=sum(others))
-            query = start_real_time(compiled.spark_sink, compiled.frame, checkpoint=checkpoint, query_name=name)
-        elif compiled.spark_sink is not None:
-            from headwater.connectors.jdbc import start_sink
-
-            query = start_sink(
-                compiled.spark_sink,
-                compiled.frame,
-                check=checked.check_batch if checked is not None else None,
-                checkpoint=checkpoint,
-                sync=self.settings.channel.fsync,
-                query_name=name,
-                trigger=trigger,
-            )
-        else:
-            tracking = tracking_of(spec, self.layout)
-            run = begin_run(checkpoint)
-            synced = checkpoint if self.settings.channel.fsync else None
-            config = sink_config(
-                spec.unit.epoch,
-                compiled.sink_writers,
-                tracking,
-                run,
-                checkpoint=synced,
-                checked=checked,
-                catch_up=self.layout.catch_up(spec.unit) if catches_up else None,
-            )
-            if compiled.updates:
-                writer = updates_writer(compiled.frame, config)
-            else:
-                writer = compiled.frame.writeStream.format(SINK_FORMAT).option("config", config).outputMode("append")
-            writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
-            writer = writer.trigger(once=True) if batches == "once" else writer.trigger(processingTime=trigger)
-            query = writer.start()
-        tally, explain = Tally(compiled.counting), self._explain(spec)
-        real_time = real_time_of(spec.flow, spec.unit.operators)
-        return Running(
-            query,
-            scans=compiled.scans,
-            tally=tally,
-            passed=passed,
-            explain=explain,
-            real_time=real_time,
-            slots=needed,
-            paced=paced,
-            back_to_back=batches == "back_to_back" and not paced,
-            checkpoint=checkpoint,
-            before=before,
-        )
-
-    def _checked_files(self, spec: UnitSpec) -> CheckedFiles | None:
-        """Return the check of a query's files; raise the error of a resource that the unit may not use."""
-        if self._permissions is None:
-            return None
-        paths = check_unit(spec, self._permissions).with_own(self.layout.root / REPLAYED)
-        read, written = table_directories(spec)
-        written += [sink_directory(o.path, spec.unit) for o in spec.flow.operators if isinstance(o, FileSink)]
-        return CheckedFiles(self.layout.checkpoint(spec.unit), paths, tuple(written), tuple(read))
+    def _slots_beside(self, spec: UnitSpec) -> int:
+        """Count the slots that the queries of other units hold in real-time mode."""
+        others = (w.running for w in self.all() if w.spec.id != spec.id)
+        return sum(running.slots for running in others if running is not None)
 
     def adopt(self, spec: UnitSpec) -> None:
         """Add a unit whose query an earlier agent has left running, if there is one, so that it can be stopped."""
@@ -368,7 +277,7 @@ class Units:
         change_pace(self.layout.pace(work.unit), ending=False, draining=False)
         # An idle query may make no further batch that would show its positions.
         checkpoint = self.layout.checkpoint(work.unit)
-        reached, explain = positions(checkpoint), self._explain(work.spec)
+        reached, explain = positions(checkpoint), self._starts.explain(work.spec)
         work.running = Running.resumed(query, saved, explain, reached=reached, checkpoint=checkpoint)
         return True
 
@@ -594,9 +503,6 @@ class Units:
         except Exception:  # the callers then ask each query, and explain its error
             return ()
 
-    def _explain(self, spec: UnitSpec) -> Callable[[str, str], RuntimeFailure]:
-        return partial(failure_of, spec, self.endpoint.directory / LOG)
-
     @contextlib.contextmanager
     def _explained(self, spec: UnitSpec) -> Iterator[None]:
         """Explain errors of Spark's and the system's about a unit."""
@@ -609,7 +515,7 @@ class Units:
             raise
         except Exception as error:
             text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
-            raise self._explain(spec)(text, spec.id) from error
+            raise self._starts.explain(spec)(text, spec.id) from error
 
     def need_spark(self) -> None:
         """Raise Unavailable when Spark has ended by itself."""
@@ -646,11 +552,6 @@ class Units:
             return  # a write that is synced costs more than an idle query
         write_atomically(self.layout.state(work.unit), text)
         self._saved[work.unit.id] = text
-
-
-def query_name(spec: UnitSpec) -> str:
-    """Name a unit's query in Spark."""
-    return f"{spec.deployment}/{spec.id}"
 
 
 def _runs(unit: Unit) -> str:

@@ -171,7 +171,7 @@ class LocalRun:
             executor=lambda ports: Executor(ports, calls=calls, shortest=0.2, longest=2.0, look=_LOOK),
         )
         with self._acting:
-            _until(controller.hold)
+            _until(controller.lease.hold)
             try:
                 plan = self.plan if goal == "run" else None
                 version = store.want(self.name, goal, plan, reset_state=reset_state, former_output=former_output)
@@ -180,9 +180,9 @@ class LocalRun:
                     if not going_on():
                         return False
                     time.sleep(wait)
-                    controller.hold()
+                    controller.lease.hold()
             finally:
-                controller.release()
+                controller.lease.release()
         change = store.changes(self.name)[-1]
         if change.outcome not in ("done", None):
             what, _, hint = (change.message or record.message).partition("\n  -> ")

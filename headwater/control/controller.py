@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,13 +23,12 @@ from headwater.control.changespans import change_spans, plan_span, step_context
 from headwater.control.database import LeaseLost
 from headwater.control.drift import Drift, DriftRepair
 from headwater.control.executor import Attempt, Executor
-from headwater.control.holder import new_holder
+from headwater.control.heldlease import HeldLease
 from headwater.control.lifecycle import Phase
 from headwater.control.policy import Policy
 from headwater.control.poller import Poller
 from headwater.control.ports import Ports
 from headwater.control.records import Change, DeploymentRecord, DesiredState, JournalEntry, whole
-from headwater.control.stamps import Stamps
 from headwater.control.store import Store
 from headwater.core.errors import Fenced, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.plan.diff import diff
@@ -39,7 +36,7 @@ from headwater.plan.document import plan_id
 from headwater.plan.ending import finishing, stopping
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_to
-from headwater.plan.port import OpenNode, Stamp
+from headwater.plan.port import OpenNode
 from headwater.plan.rollback import stranded, way_back
 from headwater.plan.steps import (
     CatchUp,
@@ -73,11 +70,6 @@ POLLING = 0.02
 """Share of a core that polling may use."""
 
 
-def holder_label() -> str:
-    """Return the host and process of this controller, for people."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
 @dataclass
 class _Acting:
     """Deployments that a thread works on now, and when the others are due."""
@@ -93,10 +85,10 @@ class _Acting:
 class Controller:
     """Reconcile nodes with the desired state in a store.
 
-    ``lease``: seconds without a heartbeat after which another controller may take over. While the store cannot be
-    written, the controller keeps its lease; once these seconds are over it gives no orders until it has renewed
-    the lease, and it ends only where another controller has taken it. ``poll``: seconds between two polls of the nodes'
-    progress. ``patience``: seconds to wait for an unreachable node before the first step that changes anything.
+    ``lease``: seconds without a heartbeat after which another controller may take over; see ``HeldLease``. Without a
+    proof of its lease the controller gives no orders; it ends where another one has the lease. ``poll``: seconds
+    between two polls of the nodes' progress. ``patience``: seconds to wait for an unreachable node before the first
+    step that changes anything.
     """
 
     def __init__(
@@ -111,19 +103,15 @@ class Controller:
         executor: Callable[[Ports], Executor] | None = None,
     ) -> None:
         self._store = store
-        self._holder = holder or new_holder()
-        self._lease = lease
+        self.lease = HeldLease(store, holder=holder, seconds=lease)
+        self._holder = self.lease.holder
         self._poll = poll
         self._patience = patience
         self._calls = Calls("call")
-        self._stamps = Stamps(store.id, 0)
-        self._ports = Ports(open_node, self._stamp)
+        self._ports = Ports(open_node, self.lease.stamp)
         self._executors: dict[str, Executor] = {}
         self._make = executor or (lambda ports: Executor(ports, calls=self._calls))
         self._acting = _Acting()
-        self._lost = threading.Event()
-        self._held_until = math.inf
-        """Until when nobody else can hold the lease, in monotonic seconds; without end where nothing renews it."""
         self._poller = Poller(store, self._holder, self._ports, self._calls, drifted=self._drifted)
         self._policy = Policy(store, self._holder, try_out=self._try_out)
         self._trying: threading.Thread | None = None
@@ -134,20 +122,11 @@ class Controller:
         """Deployments of which a change has ended, until each of their units has done a batch; until when at most."""
         self._changed = threading.Event()
 
-    def _stamp(self) -> Stamp:
-        if not self._proves():
-            raise Unavailable("the lease could not be renewed", where=self._store.where, hint="free space on its disk")
-        return self._stamps()
-
-    def _proves(self) -> bool:
-        """Return whether nobody else can hold the lease now."""
-        return time.monotonic() < self._held_until
-
     # ------------------------------------------------------------ living
 
     def run(self, stop: threading.Event, *, say: Callable[[str], None] = lambda text: None) -> None:
         """Act until ``stop`` is set; raise LeaseLost when another controller has taken over."""
-        if not self._take_lease(stop, say):
+        if not self.lease.take(stop, say):
             return
         say(f"acting on {self._store.where}")
         threads = [
@@ -158,17 +137,17 @@ class Controller:
         for thread in threads:
             thread.start()
         try:
-            while not stop.is_set() and not self._lost.is_set():
+            while not stop.is_set() and not self.lease.lost.is_set():
                 self._rest(self._guarded(self._hand_out), stop)
         finally:
-            ours = not self._lost.is_set()
+            ours = not self.lease.lost.is_set()
             self._lose()
             for thread in threads:
-                thread.join(self._lease)
+                thread.join(self.lease.seconds)
             self._come_to_rest()
             if ours:
                 with contextlib.suppress(Unavailable):  # then it expires
-                    self.release()
+                    self.lease.release()
         if not stop.is_set():
             raise LeaseLost(
                 "another controller has taken over",
@@ -176,83 +155,29 @@ class Controller:
                 hint="run one controller per store",
             )
 
-    def _take_lease(self, stop: threading.Event, say: Callable[[str], None]) -> bool:
-        told = ""
-        while not stop.is_set():
-            asked = time.monotonic()
-            try:
-                if self.hold():
-                    self._held_until = asked + self._lease
-                    return True
-                lease = self._store.lease()
-                found = f"{lease.label} acts on {self._store.where}" if lease is not None else told
-            except Unavailable as error:
-                found = str(error)
-            if found != told:
-                told = found
-                say(f"waiting: {told}")
-            stop.wait(min(1.0, self._lease / 3))
-        return False
-
-    def hold(self) -> bool:
-        """Take or renew the lease; orders carry its term."""
-        term = self._store.hold(self._holder, self._lease, label=holder_label())
-        if term is None:
-            return False
-        if term != self._stamps.term:
-            self._stamps = Stamps(self._store.id, term)
-        return True
-
-    def release(self) -> None:
-        """Release the lease."""
-        self._store.release(self._holder)
-
     def _keep_lease(self, stop: threading.Event, say: Callable[[str], None]) -> None:
-        """Renew the lease; tell once when the store cannot be written, when orders stop, and when they go on."""
-        term, failed, paused = self._stamps.term, "", False
-        while not stop.is_set() and not self._lost.wait(self._lease / 3):
-            asked = time.monotonic()
-            try:
-                if not self.hold():
-                    self._lose()
-                    return
-            except HeadwaterError as error:
-                if not failed:
-                    failed = str(error)
-                    say(f"the store cannot be written, the controller waits: {failed}")
-                if not paused and not self._proves():
-                    paused = True
-                    say("the lease could not be renewed: no orders are given until it can be")
-                continue
-            if self._stamps.term != term:  # another one had it meanwhile, and has changed what this one knows
-                self.release()
-                self._lose()
-                return
-            if not self._proves():
-                for executor in list(self._executors.values()):
-                    executor.excuse(asked - self._held_until)
-            self._held_until = asked + self._lease
-            if failed:
-                say("the store can be written again, the controller goes on")
-            failed, paused = "", False
-            with contextlib.suppress(Unavailable, OSError):  # it goes on without
-                self._store.reserve()
+        if not self.lease.keep(stop, say, self._excuse):
+            self._lose()
+
+    def _excuse(self, seconds: float) -> None:
+        for executor in list(self._executors.values()):
+            executor.excuse(seconds)
 
     def _lose(self) -> None:
-        self._lost.set()
+        self.lease.lost.set()
         self._changed.set()
         with self._acting.woken:
             self._acting.woken.notify_all()
 
     def _keep_polling(self, stop: threading.Event) -> None:
-        while not stop.is_set() and not self._lost.is_set():
-            if self._proves():
+        while not stop.is_set() and not self.lease.lost.is_set():
+            if self.lease.is_proven():
                 self._changed.wait(self._guarded(self.poll))
             else:
-                self._lost.wait(IDLE)
+                self.lease.lost.wait(IDLE)
 
     def _keep_deciding(self, stop: threading.Event) -> None:
-        while not stop.is_set() and not self._lost.wait(IDLE):
+        while not stop.is_set() and not self.lease.lost.wait(IDLE):
             self._guarded(self._decide_all)
 
     def _decide_all(self) -> float:
@@ -282,7 +207,7 @@ class Controller:
             executor, deadline = self._make(self._ports), time.monotonic() + TRY_SECONDS
             for step in (s for s in steps if isinstance(s, Check | Preflight | WarmUp)):
                 while not (attempt := executor.attempt(step, plans[step.plan])).done:
-                    if time.monotonic() > deadline or self._lost.wait(attempt.wait):
+                    if time.monotonic() > deadline or self.lease.lost.wait(attempt.wait):
                         return False
                 if self._store.deployment(name).version != record.version:
                     return False
@@ -293,7 +218,7 @@ class Controller:
 
     def _guarded(self, act: Callable[[], float]) -> float:
         """Run an action while the lease holds; tolerate a database that is temporarily unavailable."""
-        if not self._proves():
+        if not self.lease.is_proven():
             return IDLE
         try:
             return act()
@@ -331,11 +256,11 @@ class Controller:
         """Advance a deployment until it has to wait."""
         wait = 0.0
         try:
-            while not wait and not self._lost.is_set():
+            while not wait and not self.lease.lost.is_set():
                 self._acting.began[name] = time.monotonic()
                 wait = self._guarded(lambda: self.advance(name))
                 if wait < _BRIEF and wait > 0:
-                    self._lost.wait(wait)
+                    self.lease.lost.wait(wait)
                     wait = 0.0
         except Exception:  # a defect: the other deployments go on, and this one is not tried without a pause
             _LOG.exception("deployment %s", name, extra={"deployment": name})
@@ -356,7 +281,7 @@ class Controller:
 
     def _come_to_rest(self) -> None:
         """Wait for running steps to end, at most as long as the lease lasts."""
-        deadline = time.monotonic() + self._lease
+        deadline = time.monotonic() + self.lease.seconds
         with self._acting.woken:
             while self._acting.began and (left := deadline - time.monotonic()) > 0:
                 self._acting.woken.wait(left)

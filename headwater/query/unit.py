@@ -41,7 +41,7 @@ from headwater.dataflow.lookup import Lookup
 from headwater.dataflow.sinks import JdbcSink, RealTimeKafkaSink, Sink
 from headwater.dataflow.types import StreamType
 from headwater.disk.layout import Layout
-from headwater.plan.content import source_locations, visited
+from headwater.plan.content import source_locations
 from headwater.plan.onepass import one_pass, steps
 from headwater.plan.realtime import real_time_sink
 from headwater.plan.spec import UnitSpec
@@ -53,7 +53,6 @@ from headwater.query.counting import (
     Read,
     WatermarkInput,
     lag_of,
-    points,
     rejects_of,
     rows_of,
     time_of,
@@ -70,6 +69,7 @@ from headwater.query.names import (
     replayed_of,
     source_name,
 )
+from headwater.query.observed import is_punctuated, observed_operators
 from headwater.query.realtime import letters_alone, to_topics
 from headwater.query.sinkwriters import described
 from headwater.query.writer import TAG, tag_column
@@ -136,7 +136,8 @@ class UnitCompiler:
         self._counting = Counting()
         self._late: set[str] = set()
         self._served = one_pass(spec.flow, spec.unit.operators, spec.unit.outputs)
-        self._points = self._to_observe() if measure else frozenset()
+        scans = frozenset(self._served.scans) if self._served is not None else frozenset[str]()
+        self._points = observed_operators(spec, scans=scans, past=self._past()) if measure else frozenset()
         times = (spec.flow.types[i].event_time for i in (*spec.flow.given, *spec.unit.operators))
         self._is_real_time = real_time_sink(spec.flow, spec.unit.operators) is not None
         self._may_idle = any(time is not None and time.idle_after is not None for time in times)
@@ -175,48 +176,10 @@ class UnitCompiler:
     def _is_input(self, id_: str) -> bool:
         return id_ not in self._flow or isinstance(self._flow[id_], sources.Source)
 
-    def _scans_of_pass(self) -> set[str]:
-        return set(self._served.scans) if self._served is not None else set()
-
     def _scans(self) -> int:
         return max((self._reads[s.id] for s in self._sources()), default=1)
 
     # ------------------------------------------------------------ counters
-
-    def _to_observe(self) -> frozenset[str]:
-        """Choose the operators whose rows the query has to observe, because their count does not follow from others."""
-        flow, unit = self._flow, self._unit
-        is_routed = not isinstance(flow[unit.outputs[0]], JdbcSink)
-        shown = set(visited(flow, unit))
-        way = self._past()
-        if (
-            way is not None
-            and not self._scans_of_pass()
-            and not any(isinstance(o, ops.MapBatches | ops.Explode) for o in way)
-        ):
-            shown = set()  # observations would cost noticeable time
-        if not self._works_hard():
-            shown = {i for i in shown if i not in flow or not isinstance(flow[i], (ops.Where, ops.Explode))}
-        known = {i for i in visited(flow, unit) if self._tells_rows(i, is_routed=is_routed)}
-        known |= self._scans_of_pass()
-        return points(flow, unit.operators, shown, known | set(unit.outputs if is_routed else ()))
-
-    def _works_hard(self) -> bool:
-        """Return whether a row costs the unit some microseconds anyway, so that observations are negligible.
-
-        An observation splits Spark's compiled loop: 0.1 to 0.25 µs a row, as much as a filter costs.
-        """
-        dear = (ops.MapBatches, ops.Transform)
-        inside = [self._flow[i] for i in self._unit.operators]
-        texts = any(isinstance(o, sources.Source) and can_be_malformed(o) for o in inside)
-        return texts or any(o.stateful or isinstance(o, dear) for o in inside)
-
-    def _tells_rows(self, id_: str, *, is_routed: bool) -> bool:
-        """Return whether Spark's count of read rows is the operator's count, apart from malformed ones."""
-        if id_ in self._flow:
-            operator = self._flow[id_]
-            return isinstance(operator, sources.Source) and (is_routed or not can_be_malformed(operator))
-        return not self._punctuated(self._flow.types[id_]) and self._unit.part is None and id_ not in self._spec.located
 
     def _count(self, frame: DataFrame, name: str, *conditions: str) -> DataFrame:
         """Make the query count a frame's rows: all, or for each condition those that meet it."""
@@ -341,7 +304,7 @@ class UnitCompiler:
     def _read_channel(self, id_: str, *, whole: bool) -> DataFrame:
         type_ = self._flow.types[id_]
         again = self._again(id_)
-        punctuate = self._punctuated(type_)
+        punctuate = is_punctuated(self._spec, type_)
         counts = not again and not punctuate and id_ not in self._points
         self._counting.reads.append(Read(id_, counts=counts))
         reader = (
@@ -461,10 +424,6 @@ class UnitCompiler:
     def _is_punctuation(self, type_: StreamType) -> str:
         assert type_.event_time is not None
         return f"{quoted(WATERMARK)} IS NOT NULL AND {quoted(type_.event_time.column)} IS NULL"
-
-    def _punctuated(self, type_: StreamType) -> bool:
-        """Return whether the rows of a channel come with punctuation."""
-        return type_.event_time is not None and self._spec.needs_watermark
 
     # ------------------------------------------------------------ outputs
 

@@ -42,7 +42,7 @@ class Site:
             patience=30,
             executor=lambda ports: Executor(ports, shortest=1.0, longest=8.0, look=1.0, clock=lambda: self.now),
         )
-        assert self.controller.hold()
+        assert self.controller.lease.hold()
 
     def settle(self, limit: int = 400) -> DeploymentRecord:
         """Run the controller until it has nothing left to do; waiting takes no time."""

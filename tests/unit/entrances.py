@@ -203,7 +203,7 @@ def settle(store: Path, name: str, zones: SimulatedNodes) -> DeploymentPlan:
             lease=600,
             executor=lambda ports: Executor(ports, shortest=1.0, look=1.0, clock=lambda: now[0]),
         )
-        assert controller.hold()
+        assert controller.lease.hold()
         for _ in range(3000):
             now[0] += controller.advance(name)
             record = opened.deployment(name)
@@ -211,7 +211,7 @@ def settle(store: Path, name: str, zones: SimulatedNodes) -> DeploymentPlan:
                 break
         else:
             raise AssertionError(f"still busy: {record}")
-        controller.release()
+        controller.lease.release()
         assert (record.phase, record.message) == ("running", ""), record
         base = opened.active_plan(name)
         assert base is not None

@@ -15,7 +15,8 @@ import pytest
 import headwater as hw
 from headwater.adapt.slo import SLO
 from headwater.control import poller, tables
-from headwater.control.controller import PROVING, PROVING_SECONDS, WATCHED, Controller, holder_label
+from headwater.control.controller import PROVING, PROVING_SECONDS, WATCHED, Controller
+from headwater.control.heldlease import holder_label
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.core.metrics import UnitProgress
 from headwater.plan.build import build, in_layers
@@ -426,7 +427,7 @@ def test_after_a_step_that_took_long_the_next_is_not_waited_for(site: Site) -> N
 
 def test_the_loop_acts_until_told_and_hands_the_lease_on(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.controller.release()
+    site.controller.lease.release()
     site.store.want("f", "run", FIRST.plan())
     stop, said = threading.Event(), list[str]()
     first = Controller(site.store, site.zones.open, holder="one", lease=60, poll=0.05)
@@ -454,7 +455,7 @@ def test_the_loop_acts_until_told_and_hands_the_lease_on(tmp_path: Path) -> None
 
 def test_a_controller_that_lost_its_lease_ends(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.controller.release()
+    site.controller.lease.release()
     controller = Controller(site.store, site.zones.open, holder="one", lease=0.3, poll=5)
     errors: list[HeadwaterError] = []
 

@@ -185,7 +185,7 @@ def test_a_node_that_cannot_be_reached_is_put_right_when_it_can(site: Site) -> N
 
 
 def test_the_running_controller_finds_it_by_itself(site: Site) -> None:
-    site.controller.release()
+    site.controller.lease.release()
     stop = threading.Event()
     controller = Controller(site.store, site.zones.open, lease=60, poll=0.05)
     thread = threading.Thread(target=controller.run, args=(stop,))

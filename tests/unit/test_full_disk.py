@@ -142,7 +142,7 @@ def test_a_full_disk_stops_orders_and_not_the_controller(disk: Path) -> None:
             orders = len(nodes.calls)
             assert one.thread.is_alive() and not one.told("goes on")
             with pytest.raises(Unavailable, match="could not be renewed"):
-                one.controller._stamp()
+                one.controller.lease.stamp()
         until(lambda: one.told("goes on"), "it does not go on")
         one.store.want("f", "run", replace(FIRST, alarm=2).plan())
         until(lambda: one.store.deployment("f").observed_version == 2, "the second version")
@@ -220,10 +220,10 @@ def test_a_store_that_is_locked_for_longer_than_a_lease_is_no_loss(tmp_path: Pat
         until(lambda: one.told("acting on"), "it does not act")
         with closing(sqlite3.connect(place, isolation_level=None, timeout=60)) as other:
             other.execute("BEGIN EXCLUSIVE")
-            until(lambda: not one.controller._proves(), "the lease does not run out")
+            until(lambda: not one.controller.lease.is_proven(), "the lease does not run out")
             assert one.thread.is_alive()
             other.execute("ROLLBACK")
-        until(one.controller._proves, "it is not renewed")
+        until(one.controller.lease.is_proven, "it is not renewed")
         one.store.want("f", "run", FIRST.plan())
         until(lambda: one.store.deployment("f").observed_version == 1, "the order")
     assert one.error is None

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from headwater.control import database
-from headwater.control.controller import Controller, holder_label
+from headwater.control.controller import Controller
 from headwater.control.database import LeaseLost
+from headwater.control.heldlease import holder_label
 from headwater.control.lifecycle import BUSY, WAYS, move
 from headwater.control.records import Lease, ReportRecord
 from headwater.control.store import Store, StoreReader
@@ -243,12 +244,12 @@ def test_two_controllers_with_equal_labels_are_two(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("os.getpid", lambda: 1)
     stores = [Store(tmp_path / "store.db") for _ in range(2)]
     one, other = (Controller(store, SimulatedNodes().open, lease=60.0) for store in stores)
-    assert one.hold() and not other.hold()
+    assert one.lease.hold() and not other.lease.hold()
     lease = stores[1].lease()
     assert lease is not None and lease.label == "edge:1" == holder_label()
-    other.release()  # the lease of the first one stays
-    assert not other.hold() and one.hold()
-    one.release()
-    assert other.hold() and not one.hold()
+    other.lease.release()  # the lease of the first one stays
+    assert not other.lease.hold() and one.lease.hold()
+    one.lease.release()
+    assert other.lease.hold() and not one.lease.hold()
     for store in stores:
         store.close()
