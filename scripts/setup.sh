@@ -46,4 +46,44 @@ else
     run "$python" -m venv --clear .venv
 fi
 export DIST_EXTRA_CONFIG="$here/wheels.cfg"
-run .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable "${1:-.[dev]}"
+what=${1:-.[dev]}
+
+# use_settings_of_pip: give uv the settings of pip that it has not got; fail where pip has others than these.
+use_settings_of_pip() {
+    settings=$(mktemp)
+    .venv/bin/python -m pip config list >"$settings" || return 1
+    known=yes
+    while IFS='=' read -r name value; do
+        # A value is quoted, and several are separated by \n.
+        value=$(printf '%s' "$value" | sed "s/^'//; s/'\$//; s/^\\\\n//; s/\\\\n/ /g")
+        case "${name##*.}" in
+        index-url) export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$value}" ;;
+        extra-index-url) export UV_INDEX="${UV_INDEX:-$value}" ;;
+        find-links) export UV_FIND_LINKS="${UV_FIND_LINKS:-$(printf '%s' "$value" | tr ' ' ',')}" ;;
+        cert) export SSL_CERT_FILE="${SSL_CERT_FILE:-$value}" ;;
+        default-timeout | timeout) export UV_HTTP_TIMEOUT="${UV_HTTP_TIMEOUT:-$value}" ;;
+        no-cache-dir) export UV_NO_CACHE=1 ;;
+        break-system-packages | config-file | disable-pip-version-check | no-input) ;;
+        no-warn-script-location | progress-bar | quiet | require-virtualenv | root-user-action) ;;
+        *)
+            say "uv has no setting like pip's '$name'."
+            known=
+            ;;
+        esac
+    done <"$settings"
+    rm -f "$settings"
+    [ -n "$known" ]
+}
+
+# uv installs the same packages in a quarter of the time that pip takes.
+install_with_uv() {
+    uv=$(command -v uv) || {
+        run .venv/bin/python -m pip install --quiet --only-binary :all: 'uv>=0.5,<1' || return 1
+        uv=.venv/bin/uv
+    }
+    run "$uv" pip install --quiet --python .venv/bin/python --editable "$what"
+}
+
+if ! use_settings_of_pip || ! install_with_uv; then
+    run .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable "$what"
+fi

@@ -245,11 +245,12 @@ class LocalEndpoint:
             "PYTHONHASHSEED": "0",
         }
         with kept, _properties(directory / PROPERTIES, conf):
-            process = _spawn(arguments, environment, directory)
+            # Linux shares the processors between sessions: a server in one of its own would leave the training's priority.
+            process = _spawn(arguments, environment, directory, own_session=recorded is None)
             zygote = None
             if supported():
                 serve = [sys.executable, "-m", "headwater.spark.zygote", str(directory), str(process.pid)]
-                zygote = _spawn(serve, environment, directory)
+                zygote = _spawn(serve, environment, directory, own_session=recorded is None)
             own = tuple(p.pid for p in (process, zygote) if p is not None and master is None)
             endpoint = cls(directory, port, token, process.pid, cores, session, processes=own, slots=slots)
             endpoint._process, endpoint._zygote = process, zygote
@@ -453,8 +454,10 @@ def _read_record(directory: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and wanted <= set(record) else None
 
 
-def _spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> subprocess.Popen[bytes]:
-    """Start a process in its own session that writes to the server's log."""
+def _spawn(
+    arguments: list[str], environment: Mapping[str, str], directory: Path, *, own_session: bool = True
+) -> subprocess.Popen[bytes]:
+    """Start a process in its own session, or group of processes, that writes to the server's log."""
     with (directory / LOG).open("ab") as log:
         return subprocess.Popen(
             arguments,
@@ -462,7 +465,8 @@ def _spawn(arguments: list[str], environment: Mapping[str, str], directory: Path
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,
+            start_new_session=own_session,
+            process_group=None if own_session else 0,
         )
 
 

@@ -29,6 +29,8 @@ OFF = "HEADWATER_CLASS_ARCHIVE"
 _TRAINING = 3 << 29
 """Free bytes of memory from which a server is trained in the background: a small host has less, and is given no second
 Spark."""
+_LEAST = 19
+"""The least priority of a process or session."""
 _ARCHIVE = "classes.jsa"
 _FAILED = "failed"
 _PAUSE = 24 * 3600.0
@@ -97,7 +99,9 @@ class SparkHome:
                 start_new_session=True,
             )
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, 19)
+            os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST)
+        with suppress(OSError):  # that counts within a session: Linux shares the processors between sessions first
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(_LEAST))
         threading.Thread(target=process.wait, name="class archive", daemon=True).start()
 
     def drop(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +35,25 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
     implementations are compared.
     """
     frames = batch_frames(spark, dataflow, continuum)
-    return {s.id: frames[s.id].toArrow() for s in dataflow.sinks}
+    kept = [frames[id_].persist() for id_ in _computed_once(dataflow)]
+    try:
+        return {s.id: frames[s.id].toArrow() for s in dataflow.sinks}
+    finally:
+        for frame in kept:
+            frame.unpersist()
+
+
+def _computed_once(dataflow: Dataflow) -> list[str]:
+    """Return the operators whose output Spark is to keep, as several read it and it depends on state.
+
+    Without that, Spark computes it anew for each sink.
+    """
+    readers = Counter(i for id_ in dataflow.order for i in set(dataflow[id_].inputs))
+    stateful: set[str] = set()
+    for id_ in dataflow.order:
+        if dataflow[id_].stateful or not stateful.isdisjoint(dataflow[id_].inputs):
+            stateful.add(id_)
+    return [id_ for id_ in dataflow.order if readers[id_] > 1 and id_ in stateful]
 
 
 def batch_frames(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) -> dict[str, DataFrame]:
