@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -23,19 +23,38 @@ def local_search(problem: Problem, start: Placement, search: Search, *, passes: 
 
     ``search`` is over an empty placement and receives the operators of ``start``.
     """
-    placing = search.placing
+    placing, clouds = search.placing, _NearestClouds(problem)
     for operator in problem.application.order:
         placing.put(operator, start[operator])
     tried = 0
     for _ in range(passes):
-        moved = [_move(problem, placing, group, hosts) for group, hosts in _moves(problem, search)]
+        moved = [_move(problem, placing, group, hosts) for group, hosts in _moves(problem, search, clouds)]
         tried += len(moved)
         if not any(moved) or tried > _MOST_MOVES:
             break
     return placing.placement()
 
 
-def _moves(problem: Problem, search: Search) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
+class _NearestClouds:
+    """The cloud nearest to each zone, looked up once."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._network = problem.network
+        self._clouds = np.flatnonzero(problem.topology.cloud)
+        self._found: dict[int, int | None] = {}
+
+    def __call__(self, zone: int) -> int | None:
+        """Return the zone of the cloud; None where no cloud can be reached."""
+        if zone not in self._found:
+            latency = self._network.latencies_from(zone)[self._clouds]
+            reached = len(latency) and latency.min() < math.inf
+            self._found[zone] = int(self._clouds[np.argmin(latency)]) if reached else None
+        return self._found[zone]
+
+
+def _moves(
+    problem: Problem, search: Search, clouds: _NearestClouds
+) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
     """Yield groups of operators to move, and the candidate hosts of each, at the current state.
 
     A group is one of the problem's, else a free operator, or connected operators of one host.
@@ -46,11 +65,11 @@ def _moves(problem: Problem, search: Search) -> Iterator[tuple[tuple[int, ...], 
         if operator in problem.group_of:
             continue
         for group in dict.fromkeys(((operator,), _together(problem, search.placing, operator))):
-            if operator == min(group):
-                yield group, [(host,) * len(group) for host in _hosts(problem, search, group)]
+            yield group, [(host,) * len(group) for host in _hosts(problem, search, clouds, group)]
 
 
 def _together(problem: Problem, placing: Placing, operator: int) -> tuple[int, ...]:
+    """Return the operators of its host that are connected with an operator; itself only, if it is not the first."""
     application, host = problem.application, placing.placed[operator]
     found, todo = {operator}, [operator]
     while todo:
@@ -58,46 +77,49 @@ def _together(problem: Problem, placing: Placing, operator: int) -> tuple[int, .
         for other in (*application.upstream[at], *application.downstream[at]):
             free = application.operators[other].host is None and other not in problem.group_of
             if free and other not in found and placing.placed[other] == host:
+                if other < operator or len(found) == _MOST_TOGETHER:
+                    return (operator,)
                 found.add(other)
                 todo.append(other)
-                if len(found) > _MOST_TOGETHER:
-                    return (operator,)
     return tuple(o for o in application.order if o in found)
 
 
 def _move(problem: Problem, placing: Placing, group: Sequence[int], choices: Iterable[Sequence[int]]) -> bool:
     """Put operators where they cost least; return whether they moved."""
     old = [placing.placed[o] for o in group]
-    best, least = old, _cost(problem, placing, group) * (1 - 1e-12)
+    streams = _streams(problem, group)
+    at = {o: placing.placed[o] for stream in streams for o in stream} | dict(zip(group, old, strict=True))
+    best, least = old, _cost(problem, at, group, streams) * (1 - 1e-12)
     placing.take_all_back(group)
     for hosts in choices:
-        if list(hosts) != old and placing.put_all(group, hosts):
-            cost = _cost(problem, placing, group)
-            if cost < least:
-                best, least = list(hosts), cost
+        if list(hosts) == old:
+            continue
+        at.update(zip(group, hosts, strict=True))
+        cost = _cost(problem, at, group, streams)
+        if cost < least and placing.put_all(group, hosts):
+            best, least = list(hosts), cost
             placing.take_all_back(group)
     for operator, host in zip(group, best, strict=True):
         placing.put(operator, host)
     return best != old
 
 
-def _cost(problem: Problem, placing: Placing, group: Sequence[int]) -> float:
-    """Return the part of AL that depends on the operators."""
-    application, placed = problem.application, placing.placed
-    streams = {
-        stream
-        for o in group
-        for stream in (
-            *((u, o) for u in application.upstream[o]),
-            *((o, d) for d in application.downstream[o]),
-        )
-    }
-    terms = [application.paths[o] * service_time(problem, o, placed[o]) for o in group]
-    terms += [application.paths_over[u, v] * transfer_time(problem, (u, v), placed[u], placed[v]) for u, v in streams]
+def _streams(problem: Problem, group: Sequence[int]) -> set[tuple[int, int]]:
+    """Return the streams to and from operators."""
+    application = problem.application
+    before = {(u, o) for o in group for u in application.upstream[o]}
+    return before | {(o, d) for o in group for d in application.downstream[o]}
+
+
+def _cost(problem: Problem, at: Mapping[int, int], group: Sequence[int], streams: Iterable[tuple[int, int]]) -> float:
+    """Return the part of AL that depends on the operators; ``at``: the hosts of them and of their neighbours."""
+    application = problem.application
+    terms = [application.paths[o] * service_time(problem, o, at[o]) for o in group]
+    terms += [application.paths_over[u, v] * transfer_time(problem, (u, v), at[u], at[v]) for u, v in streams]
     return math.fsum(terms)
 
 
-def _hosts(problem: Problem, search: Search, group: Sequence[int]) -> Iterable[int]:
+def _hosts(problem: Problem, search: Search, clouds: _NearestClouds, group: Sequence[int]) -> Iterable[int]:
     """Return candidate hosts: of neighbours, next to them, next to the sinks, in the nearest clouds."""
     application, placing = problem.application, search.placing
     neighbours = {
@@ -107,12 +129,10 @@ def _hosts(problem: Problem, search: Search, group: Sequence[int]) -> Iterable[i
         if other in placing.placed
     }
     found = dict.fromkeys(placing.placed[o] for o in sorted(neighbours))
-    clouds = np.flatnonzero(problem.topology.cloud)
     zones = dict.fromkeys(problem.zone_of(host) for host in found)
     for zone in tuple(zones):
-        latency = problem.network.latencies_from(zone)[clouds]
-        if len(clouds) and latency.min() < math.inf:
-            zones[int(clouds[np.argmin(latency)])] = None
+        if (cloud := clouds(zone)) is not None:
+            zones[cloud] = None
     for zone in zones:
         if (near := search.nearest(group[0], zone)) is not None:
             found[near] = None

@@ -28,7 +28,9 @@ _IMPROVED = 1
 _FILLED = 2
 """Placements of ``filled`` from which ``local_search`` starts."""
 _FAR = 0.2
-"""Relative distance to a bound beyond which all of them are."""
+"""Relative distance to a bound beyond which others are, too."""
+_NEAR = 0.05
+"""Relative distance to a bound within which this ends."""
 
 _STARTS = ("aels_rp_la", "aels", "cloud_only")
 """Strategies from whose placement ``local_search`` starts: the first that finds one."""
@@ -197,7 +199,7 @@ def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> Strategy
         raise _impossible(problem)
     placement = others.any_improved(_IMPROVED, found.placement)
     if evaluate(problem, placement).latency > found.bound * (1 + _FAR):
-        placement = others.any_improved(None, placement)
+        placement = others.any_improved(None, placement, enough=found.bound * (1 + _NEAR))
     if evaluate(problem, placement).latency <= found.bound * (1 + 1e-9):
         return StrategyChoice(placement, found.bound)
     notes = (f"the search ended after {found.steps:,} steps without a full proof",)
@@ -245,18 +247,22 @@ class _Others:
         ranked = sorted((*found.values(), *filling[:_FILLED]), key=lambda one: self._known[one])
         return list(dict.fromkeys((*start, *ranked)))
 
-    def improved(self, count: int | None) -> tuple[Placement, float] | None:
-        """Return the best placement and its AL, after the first ``count`` (None: all) are improved, if any."""
+    def improved(self, count: int | None, enough: float = 0.0) -> tuple[Placement, float] | None:
+        """Return the best placement and its AL, after the first ``count`` (None: all) are improved, if any.
+
+        ``enough``: the AL (s) from which no more are improved.
+        """
         for start in self._starts[:count]:
-            self._improve(start)
+            if min(self._known.values()) > enough:
+                self._improve(start)
         return min(self._known.items(), key=lambda one: one[1], default=None)
 
-    def any_improved(self, count: int | None, known: Placement | None = None) -> Placement:
+    def any_improved(self, count: int | None, known: Placement | None = None, enough: float = 0.0) -> Placement:
         """Return the same, also improved from a ``known`` placement. Raises the first error if there is none."""
         if known is not None:
             self._add(known)
             self._improve(known)
-        found = self.improved(count)
+        found = self.improved(count, enough)
         if found is None:
             raise self._failed[0]
         return found[0]
