@@ -245,7 +245,7 @@ class LocalEndpoint:
             "PYTHONHASHSEED": "0",
         }
         with kept, _properties(directory / PROPERTIES, conf):
-            # Linux shares the processors between sessions: a server in one of its own would leave the training's priority.
+            # Linux shares the processors between sessions: in one of its own, a server loses the training's priority.
             process = _spawn(arguments, environment, directory, own_session=recorded is None)
             zygote = None
             if supported():

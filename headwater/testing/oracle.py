@@ -44,11 +44,11 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
 
 
 def _computed_once(dataflow: Dataflow) -> list[str]:
-    """Return the operators whose output Spark is to keep, as several read it and it depends on state.
+    """Return the operators whose output Spark is to keep, as it is read more than once and depends on state.
 
     Without that, Spark computes it anew for each sink.
     """
-    readers = Counter(i for id_ in dataflow.order for i in set(dataflow[id_].inputs))
+    readers = Counter(i for id_ in dataflow.order for i in dataflow[id_].inputs)
     stateful: set[str] = set()
     for id_ in dataflow.order:
         if dataflow[id_].stateful or not stateful.isdisjoint(dataflow[id_].inputs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from headwater.spark import home as homes
+from headwater.spark.endpoint import _spawn
 from headwater.spark.home import SparkHome, spark_home
 
 
@@ -134,6 +136,43 @@ def test_training_begins_once(
     found.train_later()
     SparkHome(tmp_path / "own", shared=False).train_later()
     assert len(begun) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_training_takes_no_time_from_others(
+    cache: Path, java: Path, pyspark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux shares the processors between sessions first: there, a nice value counts only within one."""
+    begun: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def popen(command: list[str], **options: Any) -> Any:
+        begun.append(real(["sleep", "60"], **options))
+        return begun[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    spark_home(tmp_path / "own", java, pyspark).train_later()
+    try:
+        pid = begun[0].pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 19 and os.getsid(pid) == pid
+        if (session := Path(f"/proc/{pid}/autogroup")).exists():
+            assert session.read_text().endswith("nice 19\n")
+    finally:
+        begun[0].kill()
+        begun[0].wait()
+
+
+@pytest.mark.parametrize("own_session", [True, False])
+def test_a_server_in_training_stays_in_its_session_and_is_ended_with_its_group(
+    own_session: bool, tmp_path: Path
+) -> None:
+    process = _spawn(["sleep", "60"], os.environ, tmp_path, own_session=own_session)
+    try:
+        assert (os.getsid(process.pid) == process.pid) is own_session
+        assert os.getpgid(process.pid) == process.pid
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_old_archives_go_and_homes_stay(cache: Path, java: Path, pyspark: Path, tmp_path: Path) -> None:
