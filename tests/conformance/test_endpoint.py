@@ -54,7 +54,7 @@ class _Seen(Exception): ...
 
 
 def test_all_that_headwater_sets_is_refused_to_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> None:
+    def spawn(arguments: list[str], environment: Mapping[str, str], directory: Path, *, own_session: bool) -> None:
         file = directory / PROPERTIES
         assert oct(file.stat().st_mode & 0o777) == "0o600"
         in_file = {line.partition("=")[0] for line in file.read_text().splitlines()}
@@ -160,7 +160,7 @@ def test_what_keeps_from_a_server(endpoint: LocalEndpoint, tmp_path: Path) -> No
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a port for somebody")
 def test_nobody_else_is_given_its_port_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> None:
+    def spawn(arguments: list[str], environment: Mapping[str, str], directory: Path, *, own_session: bool) -> None:
         lines = (directory / PROPERTIES).read_text().splitlines()
         (word,) = (line for line in lines if line.startswith("spark.connect.grpc.binding.port="))
         address = ("127.0.0.1", int(word.partition("=")[2]))

@@ -80,7 +80,7 @@ def test_a_heap_below_spark_s_least_is_accepted(
 ) -> None:
     seen: dict[str, Any] = {}
 
-    def spawn(arguments: list[str], environment: dict[str, str], directory: Path) -> None:
+    def spawn(arguments: list[str], environment: dict[str, str], directory: Path, *, own_session: bool) -> None:
         seen["conf"] = dict(line.split("=", 1) for line in (directory / PROPERTIES).read_text().splitlines())
         seen["options"] = next(b for a, b in pairwise(arguments) if a == "--conf")
         seen["environment"] = environment
