@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headwater.adapt.window import UnitRates, Window
-from headwater.app.storecache import Beat, KnownDeployment, PlanSummary, StoreRead
+from headwater.app.storecache import Beat, KnownDeployment, PlanSummary, Steps, StoreRead
 from headwater.app.view import (
     ChangeStatus,
     DeploymentSeen,
@@ -195,10 +195,10 @@ def _unit(name: str, unit: str, zone: str, layer: str, said: UnitProgress | None
     )
 
 
-def deployment_seen(one: KnownDeployment, steps: Mapping[int, tuple[int, int]]) -> DeploymentSeen:
+def deployment_seen(one: KnownDeployment, steps: Steps) -> DeploymentSeen:
     record, plan, progress, seen, slo = one.record, one.plan, one.progress, one.seen, one.slo
     busy = record.phase in BUSY
-    done, all_ = steps.get(one.change.id, (0, 0)) if one.change is not None and busy else (0, 0)
+    done, all_ = steps if busy else (0, 0)
     return DeploymentSeen(
         name=record.name,
         phase=record.phase,
@@ -226,7 +226,7 @@ def deployment_seen(one: KnownDeployment, steps: Mapping[int, tuple[int, int]]) 
 
 def status_of(one: KnownDeployment, read: StoreRead, controller: str | None) -> Status:
     record, change, measured, now = one.record, one.change, one.measured, time.time()
-    done, steps = read.steps.get(change.id, (0, 0)) if change is not None else (0, 0)
+    done, steps = read.steps_of(one)
     return Status(
         name=record.name,
         phase=record.phase,

@@ -15,8 +15,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 
 from headwater.app.assembly import DeploymentPart, World, deployment_seen, part_of, pools_seen, status_of
-from headwater.app.storecache import KnownDeployment, PlanSummary, StoreCache
-from headwater.app.view import DecisionSeen, Status, View
+from headwater.app.storecache import KnownDeployment, PlanSummary, Steps, StoreCache, StoreRead
+from headwater.app.view import DecisionSeen, DeploymentSeen, Status, View
 from headwater.control.notify import ChangeNotifier
 from headwater.control.snapshot import Snapshot
 from headwater.control.tables import resolved_url
@@ -24,7 +24,7 @@ from headwater.core.errors import HeadwaterError
 
 STORES = 8
 """Number of stores in the cache."""
-NOTIFY_SECONDS = 0.05
+NOTIFY_SECONDS = 0.02
 """Seconds between two checks for writes to the store."""
 RESTS = 4.0
 """Pause after a read for a write, as a multiple of the shorter of the last two reads: one slow one delays no other."""
@@ -84,11 +84,14 @@ class _Memory:
     alone: threading.Lock = field(default_factory=threading.Lock)
     rows: StoreCache = field(default_factory=StoreCache)
     parts: dict[str, DeploymentPart] = field(default_factory=dict)
+    deployments: dict[str, tuple[KnownDeployment, Steps, DeploymentSeen]] = field(default_factory=dict)
+    """Deployments as they were last seen, with the data that they were made of."""
 
     def look(self, store: Snapshot) -> View:
         now, lease = time.time(), store.lease()
         read = self.rows.read(store, controlled=lease is not None)
         self.parts = {one.record.name: self._part(one, one.plan) for one in read.known if one.plan is not None}
+        self.deployments = {one.record.name: self._deployment(one, read) for one in read.known}
         world = World()
         for part in self.parts.values():
             world.add(part)
@@ -99,7 +102,7 @@ class _Memory:
             layers=world.layers,
             zones=world.seen_zones(read.heartbeat),
             links=world.seen_links(),
-            deployments=tuple(deployment_seen(one, read.steps) for one in read.known),
+            deployments=tuple(seen for _, _, seen in self.deployments.values()),
             pools=pools_seen(store.members()),
             decisions=tuple(
                 DecisionSeen(**{f.name: getattr(d, f.name) for f in fields(DecisionSeen)}) for d in read.decisions
@@ -117,6 +120,14 @@ class _Memory:
         if found and found.plan is plan and found.progress is one.progress and found.window is one.seen:
             return found
         return part_of(one.record.name, plan, one.progress, one.seen)
+
+    def _deployment(self, one: KnownDeployment, read: StoreRead) -> tuple[KnownDeployment, Steps, DeploymentSeen]:
+        """Return a deployment as it is seen, from the cache where its data is the same."""
+        steps = read.steps_of(one)
+        found = self.deployments.get(one.record.name)
+        if found and found[1] == steps and one.is_like(found[0]):
+            return found
+        return one, steps, deployment_seen(one, steps)
 
 
 _memories: OrderedDict[str, _Memory] = OrderedDict()

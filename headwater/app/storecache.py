@@ -24,6 +24,8 @@ UNREAD = "no controller reads its reports"
 PLANS = 5000
 """Number of plans in the cache."""
 
+Steps = tuple[int, int]
+"""Steps of a change: done, all."""
 Beat = tuple[str, str, float, str | None]
 """Deployment and node, the time of its last report, and why it cannot be reached now."""
 _Report = tuple[float, str | None, ReportRecord]
@@ -68,15 +70,24 @@ class KnownDeployment:
             return ()
         return tuple(b.text for b in breaks(self.slo, measured))
 
+    def is_like(self, other: KnownDeployment) -> bool:
+        """Return whether it is the same data; plan, progress and window are from the cache where they are unchanged."""
+        cached = self.plan is other.plan and self.progress is other.progress and self.seen is other.seen
+        return cached and (self.record, self.slo, self.change) == (other.record, other.slo, other.change)
+
 
 @dataclass(frozen=True)
 class StoreRead:
     """Data read together: heartbeats of nodes, steps of changes (done, all), open decisions."""
 
     heartbeat: tuple[Beat, ...]
-    steps: Mapping[int, tuple[int, int]]
+    steps: Mapping[int, Steps]
     decisions: tuple[Decision, ...]
     known: list[KnownDeployment] = field(default_factory=list)
+
+    def steps_of(self, one: KnownDeployment) -> Steps:
+        """Return the steps of a deployment's last change."""
+        return self.steps.get(one.change.id, (0, 0)) if one.change is not None else (0, 0)
 
 
 @dataclass

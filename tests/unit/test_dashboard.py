@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import time
 from dataclasses import replace
@@ -73,6 +75,45 @@ def test_a_page_is_told_what_it_has_not_had() -> None:
     feed.take(view(zone("C1")))
     _, piece = feed.since(newer)
     assert piece is not None and piece["order"] == ["C1"] and not piece["whole"]
+
+
+def test_pages_wait_for_the_next_snapshot_and_no_longer() -> None:
+    feed = ViewFeed(None)
+
+    async def waits() -> list[bool]:
+        """Return for each wait whether it ended before its limit."""
+        found = []
+        for arrives in (True, False, True):
+            waiting = [asyncio.create_task(feed.newer(feed.version, 60.0 if arrives else 0.05)) for _ in range(3)]
+            await asyncio.sleep(0)
+            assert len(feed._waiting) == 3
+            if arrives:
+                await asyncio.get_running_loop().run_in_executor(None, feed.take, view(zone("C")))
+            begun = time.monotonic()
+            await asyncio.gather(*waiting)
+            found.append(time.monotonic() - begun < 30.0)
+            assert not feed._waiting
+        await feed.newer(feed.version - 1, 60.0)  # it is there
+        return found
+
+    assert asyncio.run(waits()) == [True, True, True]
+    abandoned = asyncio.new_event_loop()
+    task = abandoned.create_task(feed.newer(feed.version, 60.0))
+    abandoned.call_soon(abandoned.stop)
+    abandoned.run_forever()
+    task.cancel()
+    feed.take(view(zone("D")))
+    with contextlib.suppress(asyncio.CancelledError):
+        abandoned.run_until_complete(task)
+    assert not feed._waiting
+    abandoned.close()
+
+
+def test_before_the_first_snapshot_a_page_waits() -> None:
+    feed = ViewFeed(None)
+    begun = time.monotonic()
+    asyncio.run(feed.newer(-1, 0.1))
+    assert time.monotonic() - begun >= 0.1
 
 
 def test_the_map_tells_links_beside_the_tree_from_those_to_parents() -> None:

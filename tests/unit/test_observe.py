@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +17,13 @@ from sqlalchemy import Engine, delete, event, insert, update
 
 from headwater.adapt.slo import SLO
 from headwater.app import observe, pools
-from headwater.app.storecache import RECENT, UNREAD
-from headwater.app.view import Status, UnitSeen, View
+from headwater.app.storecache import RECENT, UNREAD, KnownDeployment, Steps
+from headwater.app.view import DeploymentSeen, Status, UnitSeen, View
 from headwater.control import snapshot
 from headwater.control import tables as t
 from headwater.control.lifecycle import WAYS, Phase
 from headwater.control.notify import ChangeNotifier
+from headwater.control.snapshot import Snapshot
 from headwater.control.store import Store
 from headwater.control.tables import NoStore
 from headwater.core.jsonform import dump
@@ -239,6 +240,37 @@ def test_a_look_asks_the_same_of_few_as_of_many(tmp_path: Path, monkeypatch: pyt
         counts.append((len(asked), len(again)))
         store.close()
     assert counts[0] == counts[1]
+
+
+def test_a_deployment_is_assembled_again_where_its_data_changed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = crowd.fill(store, 12, 3)
+    made: list[str] = []
+    real = observe.deployment_seen
+
+    def assembled(one: KnownDeployment, steps: Steps) -> DeploymentSeen:
+        made.append(one.record.name)
+        return real(one, steps)
+
+    monkeypatch.setattr(observe, "deployment_seen", assembled)
+
+    def names() -> list[str]:
+        """Return the deployments that a look assembles, after checking all against data that nothing knows."""
+        made.clear()
+        seen, again = observe.look(store.where).deployments, list(made)
+        with closing(Snapshot.open(store.where)) as fresh:
+            assert observe._Memory().look(fresh).deployments == seen
+        return again
+
+    store.hold(HOLDER, 60.0)
+    assert names() == ["d0", "d1", "d2"] and names() == []
+    store.set_slo("d1", SLO(max_latency=0.1))
+    assert names() == ["d1"]
+    crowd.tell(store, plans[2:], 5000.0, at=time.time())
+    assert names() == ["d2"]
+    store.want("d0", "stop")
+    assert names() == ["d0"]
+    store.begin_change(HOLDER, store.desired("d0"), None, [], phase="stopping")
+    assert names() == ["d0"] and names() == []
 
 
 def test_newer_words_are_seen(store: Store) -> None:

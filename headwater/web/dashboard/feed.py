@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from headwater.app import observe
@@ -41,8 +44,25 @@ class ViewFeed:
         self._links: dict[str, _Stamped] = {}
         self._order: tuple[str, ...] = ()
         self._ordered = 0
+        self._waiting: set[Callable[[], Any]] = set()
+        """Wake the pages that wait for the next snapshot."""
         self.view: View | None = None
         self.version = 0
+
+    async def newer(self, version: int, seconds: float) -> None:
+        """Wait until there is a newer snapshot than a version, at most for so many seconds."""
+        arrived = asyncio.Event()
+        wake = partial(asyncio.get_running_loop().call_soon_threadsafe, arrived.set)
+        with self._alone:
+            if self.view is not None and self.version > version:
+                return
+            self._waiting.add(wake)
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(arrived.wait(), seconds)
+        finally:
+            with self._alone:
+                self._waiting.discard(wake)
 
     def start(self) -> None:
         """Start to read."""
@@ -84,6 +104,10 @@ class ViewFeed:
             if order != self._order:
                 self._order, self._ordered = order, version
             self.view, self.version = view, version
+            waiting, self._waiting = self._waiting, set()
+        for wake in waiting:
+            with suppress(RuntimeError):  # its event loop has ended
+                wake()
 
     def since(self, version: int) -> tuple[int, dict[str, Any] | None]:
         """Return the newest version, and the map's changes since an older one; None without changes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -24,8 +25,8 @@ from headwater.web.dashboard.feed import ViewFeed
 from headwater.web.dashboard.rich import Node, Rich, empty, link, node, tag
 from headwater.web.dashboard.sessions import COOKIE, Sessions, Visitor
 
-BEAT = 0.05
-"""Seconds between two checks for changes."""
+PAUSE = 0.01
+"""Seconds between two waits for a snapshot."""
 ASKED = 2.0
 """Seconds after which a visitor's access is checked again: a page whose token is revoked gets nothing more."""
 NAMED = 3
@@ -88,7 +89,7 @@ class Frame:
         self._banner.props('role="status" aria-live="polite"')
         main = ui.element("main").classes("hw-main").props('id="main"')
         self.on_view(self._show_frame)
-        ui.timer(BEAT, self._beat, immediate=False)
+        ui.timer(PAUSE, self._follow, immediate=False)
         return main
 
     def on_view(self, act: Callable[[View], Any]) -> None:
@@ -97,6 +98,13 @@ class Frame:
 
     async def begin(self) -> None:
         """Show the current snapshot."""
+        await self._beat()
+
+    async def _follow(self) -> None:
+        if self._over:
+            await asyncio.sleep(ASKED)
+            return
+        await self.place.feed.newer(self._version, ASKED)
         await self._beat()
 
     async def _beat(self) -> None:
