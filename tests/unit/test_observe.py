@@ -17,6 +17,7 @@ from sqlalchemy import Engine, delete, event, insert, update
 
 from headwater.adapt.slo import SLO
 from headwater.app import observe, pools
+from headwater.app.assembly import deployment_seen
 from headwater.app.storecache import RECENT, UNREAD, KnownDeployment, Steps
 from headwater.app.view import DeploymentSeen, Status, UnitSeen, View
 from headwater.control import snapshot
@@ -245,7 +246,7 @@ def test_a_look_asks_the_same_of_few_as_of_many(tmp_path: Path, monkeypatch: pyt
 def test_a_deployment_is_assembled_again_where_its_data_changed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = crowd.fill(store, 12, 3)
     made: list[str] = []
-    real = observe.deployment_seen
+    real = deployment_seen
 
     def assembled(one: KnownDeployment, steps: Steps) -> DeploymentSeen:
         made.append(one.record.name)
