@@ -25,6 +25,8 @@ _ENTRIES = 1_000_000
 """Of the costs that are looked at together."""
 _SPARE = 4
 """Multiple of the width up to which dominated partial placements are looked for."""
+_MOST_GROUPS = 1 << 62
+"""Numbers of groups that fit into an integer; from more on, groups are numbered anew."""
 _RIVALS = 8
 """Cheaper partial placements with the same hosts of which one may dominate."""
 _TRIED = 50
@@ -206,10 +208,14 @@ def _least_of_rest(costs: Floats, width: int, left: float) -> float:
 
 def _undominated(partial: _Partial, open_columns: Sequence[int]) -> Ints:
     """Return those that no other one with the same values of the open variables is known to dominate."""
-    group = np.zeros(len(partial.costs), np.int64)
+    group, groups = np.zeros(len(partial.costs), np.int64), 1
     for n in open_columns:
         of = partial.values[:, n]
-        group = np.unique(group * (int(of.max(initial=0)) + 1) + of, return_inverse=True)[1]
+        size = int(of.max(initial=0)) + 1
+        if groups * size > _MOST_GROUPS:
+            group = np.unique(group, return_inverse=True)[1]
+            groups = len(group)
+        group, groups = group * size + of, groups * size
     order = np.lexsort((partial.costs - partial.charges, group))
     group, taken = group[order], partial.taken[order]
     kept = np.ones(len(order), np.bool_)

@@ -53,7 +53,8 @@ class MergedOperators:
         self._cpu = topology.hosts.cpu_free
         self._gone: list[int] = []
         """Places of changed hosts in the full order; increasing."""
-        self._changed: list[tuple[float, int]] = []
+        self._changed: list[tuple[float, int, int]] = []
+        """Cpu, number and place in the full order of changed hosts, least first."""
         self._ranks: list[int] = []
 
     def host(self, place: int) -> int:
@@ -72,16 +73,14 @@ class MergedOperators:
             bisect.insort(self._gone, self._place(float(self._cpu[host]), host))
         else:
             self._changed.remove(old)
-        bisect.insort(self._changed, (cpu, host))
-        self._ranks = []
-        for number, (value, changed) in enumerate(self._changed):
-            place = self._place(value, changed)
-            self._ranks.append(place - bisect.bisect_left(self._gone, place) + number)
+        bisect.insort(self._changed, (cpu, host, self._place(cpu, host)))
+        places = (place for _, _, place in self._changed)
+        self._ranks = [place - bisect.bisect_left(self._gone, place) + n for n, place in enumerate(places)]
 
     def _place(self, cpu: float, host: int) -> int:
         """Return the place in the full order of a host with that cpu."""
-        lowest, highest = (int(np.searchsorted(self._free, cpu, side=side)) for side in ("left", "right"))
-        return lowest + int(np.searchsorted(self._order[lowest:highest], host))
+        lowest, highest = (int(self._free.searchsorted(cpu, side)) for side in ("left", "right"))
+        return lowest + int(self._order[lowest:highest].searchsorted(host))
 
 
 def tcep(problem: Problem, ranking: Ranking, *, checked: bool = True) -> Placement:
