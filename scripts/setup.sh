@@ -46,17 +46,17 @@ else
     run "$python" -m venv --clear .venv
 fi
 export DIST_EXTRA_CONFIG="$here/wheels.cfg"
-what=${1:-.[dev]}
+package=${1:-.[dev]}
 
-# use_settings_of_pip: give uv the settings of pip that it has not got; fail where pip has others than these.
+# Give uv the settings of pip, unless it has its own; fail if uv has no setting like one of pip's.
 use_settings_of_pip() {
-    settings=$(mktemp)
-    .venv/bin/python -m pip config list >"$settings" || return 1
+    settings=$(.venv/bin/python -m pip config list) || return 1
     known=yes
     while IFS='=' read -r name value; do
         # A value is quoted, and several are separated by \n.
         value=$(printf '%s' "$value" | sed "s/^'//; s/'\$//; s/^\\\\n//; s/\\\\n/ /g")
         case "${name##*.}" in
+        '') ;;
         index-url) export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$value}" ;;
         extra-index-url) export UV_INDEX="${UV_INDEX:-$value}" ;;
         find-links) export UV_FIND_LINKS="${UV_FIND_LINKS:-$(printf '%s' "$value" | tr ' ' ',')}" ;;
@@ -70,8 +70,9 @@ use_settings_of_pip() {
             known=
             ;;
         esac
-    done <"$settings"
-    rm -f "$settings"
+    done <<END
+$settings
+END
     [ -n "$known" ]
 }
 
@@ -81,9 +82,9 @@ install_with_uv() {
         run .venv/bin/python -m pip install --quiet --only-binary :all: 'uv>=0.5,<1' || return 1
         uv=.venv/bin/uv
     }
-    run "$uv" pip install --quiet --python .venv/bin/python --editable "$what"
+    run "$uv" pip install --quiet --python .venv/bin/python --editable "$package"
 }
 
 if ! use_settings_of_pip || ! install_with_uv; then
-    run .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable "$what"
+    run .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable "$package"
 fi

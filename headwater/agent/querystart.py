@@ -47,9 +47,9 @@ class QueryStart:
     def __init__(
         self, layout: Layout, endpoint: Endpoint, settings: UnitSettings, permissions: AgentPermissions | None
     ) -> None:
-        self.layout = layout
-        self.endpoint = endpoint
-        self.settings = settings
+        self._layout = layout
+        self._endpoint = endpoint
+        self._settings = settings
         self._permissions = permissions
 
     def start(
@@ -62,14 +62,14 @@ class QueryStart:
         catches_up: bool = False,
     ) -> Running:
         """Start a unit's query from its checkpoint; ``taken``: the slots that queries in real-time mode hold."""
-        checkpoint = self.layout.checkpoint(spec.unit)
+        checkpoint = self._layout.checkpoint(spec.unit)
         passed, before = committed_watermark(checkpoint), newest_batch(checkpoint / "commits")
-        name, trigger = query_name(spec), self.settings.trigger
-        self.layout.pace(spec.unit).unlink(missing_ok=True)
+        name, trigger = query_name(spec), self._settings.trigger
+        self._layout.pace(spec.unit).unlink(missing_ok=True)
         paced = catches_up or (compiled.one_channel and not isinstance(compiled.spark_sink, RealTimeKafkaSink))
         if paced:
             pace = Pace(seconds=parse_duration(trigger), on_arrival=compiled.one_channel)
-            write_pace(self.layout.pace(spec.unit), pace)
+            write_pace(self._layout.pace(spec.unit), pace)
         if paced or batches == "back_to_back":
             trigger = "0 seconds"
         checked = self._checked_files(spec)
@@ -77,7 +77,7 @@ class QueryStart:
         if isinstance(compiled.spark_sink, RealTimeKafkaSink):
             from headwater.connectors.realtime import start_real_time
 
-            needed = take_slots(compiled.spark_sink, spec, compiled.counting, self.endpoint, taken=taken)
+            needed = take_slots(compiled.spark_sink, spec, compiled.counting, self._endpoint, taken=taken)
             query = start_real_time(compiled.spark_sink, compiled.frame, checkpoint=checkpoint, query_name=name)
         elif compiled.spark_sink is not None:
             from headwater.connectors.jdbc import start_sink
@@ -87,14 +87,14 @@ class QueryStart:
                 compiled.frame,
                 check=checked.check_batch if checked is not None else None,
                 checkpoint=checkpoint,
-                sync=self.settings.channel.fsync,
+                sync=self._settings.channel.fsync,
                 query_name=name,
                 trigger=trigger,
             )
         else:
-            tracking = tracking_of(spec, self.layout)
+            tracking = tracking_of(spec, self._layout)
             run = begin_run(checkpoint)
-            synced = checkpoint if self.settings.channel.fsync else None
+            synced = checkpoint if self._settings.channel.fsync else None
             config = sink_config(
                 spec.unit.epoch,
                 compiled.sink_writers,
@@ -102,7 +102,7 @@ class QueryStart:
                 run,
                 checkpoint=synced,
                 checked=checked,
-                catch_up=self.layout.catch_up(spec.unit) if catches_up else None,
+                catch_up=self._layout.catch_up(spec.unit) if catches_up else None,
             )
             if compiled.updates:
                 writer = updates_writer(compiled.frame, config)
@@ -127,15 +127,15 @@ class QueryStart:
             before=before,
         )
 
+    def explain(self, spec: UnitSpec) -> Callable[[str, str], RuntimeFailure]:
+        """Return the function that turns Spark's text about a unit's failure into an error."""
+        return partial(failure_of, spec, self._endpoint.directory / LOG)
+
     def _checked_files(self, spec: UnitSpec) -> CheckedFiles | None:
         """Return the check of a query's files; raise the error of a resource that the unit may not use."""
         if self._permissions is None:
             return None
-        paths = check_unit(spec, self._permissions).with_own(self.layout.root / REPLAYED)
+        paths = check_unit(spec, self._permissions).with_own(self._layout.root / REPLAYED)
         read, written = table_directories(spec)
         written += [sink_directory(o.path, spec.unit) for o in spec.flow.operators if isinstance(o, FileSink)]
-        return CheckedFiles(self.layout.checkpoint(spec.unit), paths, tuple(written), tuple(read))
-
-    def explain(self, spec: UnitSpec) -> Callable[[str, str], RuntimeFailure]:
-        """Return the function that turns Spark's text about a unit's failure into an error."""
-        return partial(failure_of, spec, self.endpoint.directory / LOG)
+        return CheckedFiles(self._layout.checkpoint(spec.unit), paths, tuple(written), tuple(read))

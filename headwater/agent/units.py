@@ -33,9 +33,7 @@ from headwater.core.quantity import parse_duration
 from headwater.dataflow import sources
 from headwater.dataflow.lookup import Lookup
 from headwater.disk.catchup import end_catch_up
-from headwater.disk.checkpoint import (
-    positions,
-)
+from headwater.disk.checkpoint import positions
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import Layout
 from headwater.disk.pace import change_pace
@@ -49,11 +47,7 @@ from headwater.query.failure import in_zone
 from headwater.query.names import replayed_of
 from headwater.query.query import Running, reaching_spark, running_query
 from headwater.query.tables import TableVersions
-from headwater.query.unit import (
-    END_OF_TIME,
-    CompiledUnit,
-    UnitCompiler,
-)
+from headwater.query.unit import END_OF_TIME, CompiledUnit, UnitCompiler
 from headwater.spark.endpoint import LOG
 
 if TYPE_CHECKING:

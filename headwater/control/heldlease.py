@@ -1,4 +1,4 @@
-"""The lease on a store, as the controller that acts on the store holds it: taken, renewed, proven, lost, released."""
+"""A controller's lease on its store: take it, renew it, prove it, release it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _ENTRIES = 1_000_000
 _SPARE = 4
 """Multiple of the width up to which dominated partial placements are looked for."""
 _MOST_GROUPS = 1 << 62
-"""Numbers of groups that fit into an integer; from more on, groups are numbered anew."""
+"""Number of groups above which they are numbered anew: more do not fit into an integer."""
 _RIVALS = 8
 """Cheaper partial placements with the same hosts of which one may dominate."""
 _TRIED = 50

@@ -69,7 +69,7 @@ def _moves(
 
 
 def _together(problem: Problem, placing: Placing, operator: int) -> tuple[int, ...]:
-    """Return the operators of its host that are connected with an operator; itself only, if it is not the first."""
+    """Return an operator and those connected with it on its host; itself only if one precedes it or too many are."""
     application, host = problem.application, placing.placed[operator]
     found, todo = {operator}, [operator]
     while todo:

@@ -28,9 +28,9 @@ _IMPROVED = 1
 _FILLED = 2
 """Placements of ``filled`` from which ``local_search`` starts."""
 _FAR = 0.2
-"""Relative distance to a bound beyond which others are, too."""
+"""Relative distance to a bound beyond which local search begins from the other placements, too."""
 _NEAR = 0.05
-"""Relative distance to a bound within which this ends."""
+"""Relative distance to a bound within which no other one is improved."""
 
 _STARTS = ("aels_rp_la", "aels", "cloud_only")
 """Strategies from whose placement ``local_search`` starts: the first that finds one."""

@@ -114,6 +114,10 @@ class UnitSpec:
         """For each operator of whose channels the unit takes only the rows of its locations, the column."""
         return {c.operator: c.located[self.id] for c in self.inputs if self.id in c.located}
 
+    def is_punctuated(self, operator: str) -> bool:
+        """Return whether the rows of an operator's channels come with punctuation."""
+        return self.needs_watermark and self.flow.types[operator].event_time is not None
+
     @cached_property
     def needs_watermark(self) -> bool:
         """Whether Spark must track event time: for state, or for the frontier of later units."""

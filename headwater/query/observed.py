@@ -8,7 +8,6 @@ from headwater.connectors.sources import can_be_malformed
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sources
 from headwater.dataflow.sinks import JdbcSink
-from headwater.dataflow.types import StreamType
 from headwater.plan.content import visited
 from headwater.plan.spec import UnitSpec
 from headwater.query.counting import points
@@ -34,11 +33,6 @@ def observed_operators(spec: UnitSpec, *, scans: frozenset[str], past: Sequence[
     return points(flow, unit.operators, shown, known | set(unit.outputs if is_routed else ()))
 
 
-def is_punctuated(spec: UnitSpec, type_: StreamType) -> bool:
-    """Return whether the rows of a channel come with punctuation."""
-    return type_.event_time is not None and spec.needs_watermark
-
-
 def _works_hard(spec: UnitSpec) -> bool:
     """Return whether a row costs the unit some microseconds anyway, so that observations are negligible.
 
@@ -54,4 +48,4 @@ def _tells_rows(spec: UnitSpec, id_: str, *, is_routed: bool) -> bool:
     if id_ in spec.flow:
         operator = spec.flow[id_]
         return isinstance(operator, sources.Source) and (is_routed or not can_be_malformed(operator))
-    return not is_punctuated(spec, spec.flow.types[id_]) and spec.unit.part is None and id_ not in spec.located
+    return not spec.is_punctuated(id_) and spec.unit.part is None and id_ not in spec.located

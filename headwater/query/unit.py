@@ -69,7 +69,7 @@ from headwater.query.names import (
     replayed_of,
     source_name,
 )
-from headwater.query.observed import is_punctuated, observed_operators
+from headwater.query.observed import observed_operators
 from headwater.query.realtime import letters_alone, to_topics
 from headwater.query.sinkwriters import described
 from headwater.query.writer import TAG, tag_column
@@ -304,7 +304,7 @@ class UnitCompiler:
     def _read_channel(self, id_: str, *, whole: bool) -> DataFrame:
         type_ = self._flow.types[id_]
         again = self._again(id_)
-        punctuate = is_punctuated(self._spec, type_)
+        punctuate = self._spec.is_punctuated(id_)
         counts = not again and not punctuate and id_ not in self._points
         self._counting.reads.append(Read(id_, counts=counts))
         reader = (

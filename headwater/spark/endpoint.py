@@ -457,7 +457,7 @@ def _read_record(directory: Path) -> dict[str, Any] | None:
 def _spawn(
     arguments: list[str], environment: Mapping[str, str], directory: Path, *, own_session: bool = True
 ) -> subprocess.Popen[bytes]:
-    """Start a process in its own session, or group of processes, that writes to the server's log."""
+    """Start a process that writes to the server's log, in a session of its own or only in a group of its own."""
     with (directory / LOG).open("ab") as log:
         return subprocess.Popen(
             arguments,

@@ -97,16 +97,22 @@ def test_pages_wait_for_the_next_snapshot_and_no_longer() -> None:
         return found
 
     assert asyncio.run(waits()) == [True, True, True]
-    abandoned = asyncio.new_event_loop()
-    task = abandoned.create_task(feed.newer(feed.version, 60.0))
-    abandoned.call_soon(abandoned.stop)
-    abandoned.run_forever()
+
+
+def test_a_page_whose_event_loop_has_ended_delays_nobody() -> None:
+    feed, ended = ViewFeed(None), asyncio.new_event_loop()
+    task = ended.create_task(feed.newer(feed.version, 60.0))
+    ended.call_soon(ended.stop)
+    ended.run_forever()
+    (wake,) = feed._waiting
     task.cancel()
-    feed.take(view(zone("D")))
     with contextlib.suppress(asyncio.CancelledError):
-        abandoned.run_until_complete(task)
+        ended.run_until_complete(task)
     assert not feed._waiting
-    abandoned.close()
+    ended.close()
+    feed._waiting.add(wake)
+    feed.take(view(zone("D")))
+    assert feed.version == 1 and not feed._waiting
 
 
 def test_before_the_first_snapshot_a_page_waits() -> None:

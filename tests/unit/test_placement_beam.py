@@ -203,3 +203,13 @@ def test_no_strategy_is_below_the_bound_where_hosts_are_crowded() -> None:
             other = evaluate(problem, placement).latency
             assert found.bound <= other * (1 + 1e-9) and found.evaluation.latency <= other * (1 + 1e-9)
     assert competing
+
+
+@pytest.mark.parametrize("most", [1, 1000])
+def test_groups_that_are_numbered_anew_are_the_same(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where their numbers would not fit into an integer."""
+    problem = g.problem(g.series_parallel(60, seed=206, sources=3, sinks=3), (10, 10, 9), seed=206, units="paper")
+    usual = solve(problem, "optimal")
+    monkeypatch.setattr("headwater.placement.beam._MOST_GROUPS", most)
+    again = solve(problem, "optimal")
+    assert (again.placement, again.bound) == (usual.placement, usual.bound)
