@@ -272,7 +272,7 @@ def measure(
         return {sink.id: deployment.sink_rows(sink.id) for sink in plan.dataflow.sinks}
 
     settings = RunSettings(directory=directory, until_drained=True, trigger="100 milliseconds")
-    outcome = run(plan, settings, endpoint=endpoint, at_end=at_end)
+    outcome = run(plan, settings, endpoint=lambda: endpoint, at_end=at_end)
     assert isinstance(outcome.found, dict)
     for sink, rows in outcome.found.items():
         if difference := compare(expected[sink], rows):

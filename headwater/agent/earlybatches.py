@@ -34,7 +34,7 @@ def begin_early(units: Units, unit: str) -> None:
 def keep_interval(units: Units, unit: str) -> None:
     """Let a unit keep its interval again."""
     work = units[unit]
-    change_pace(units.layout.pace(work.unit), draining=False)
+    change_pace(units.layout.pace(work.unit), draining=False, finishing=False)
     if work.running is not None and work.running.back_to_back and not work.finished:
         _start_again(units, work, "on_trigger")
 

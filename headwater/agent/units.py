@@ -268,7 +268,7 @@ class Units:
             return False
         work.controlled = bool(saved.get("controlled"))
         work.replayed = frozenset(saved.get("replayed", ()))
-        change_pace(self.layout.pace(work.unit), ending=False, draining=False)
+        change_pace(self.layout.pace(work.unit), ending=False, draining=False, finishing=False)
         # An idle query may make no further batch that would show its positions.
         checkpoint = self.layout.checkpoint(work.unit)
         reached, explain = positions(checkpoint), self._starts.explain(work.spec)
@@ -360,7 +360,10 @@ class Units:
         if work.finished:
             return True
         running = self._running(work)
-        if not self._ended(work, stop) or not self._used_up(work, running, stop):
+        if not self._ended(work, stop):
+            return False
+        change_pace(self.layout.pace(work.unit), finishing=True)
+        if not self._used_up(work, running, stop):
             return False
         if work.controlled:
             self.end_time(work.spec, str(running.query.runId))

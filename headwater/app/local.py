@@ -41,7 +41,7 @@ from headwater.core.jsonform import dump_json
 from headwater.core.metrics import Progress
 from headwater.dataflow.sinks import ConsoleSink, MemorySink
 from headwater.disk.durable import make_directory, read_note, write_atomically
-from headwater.disk.layout import Layout
+from headwater.disk.layout import RUN_STORE, Layout
 from headwater.disk.settings import UnitSettings
 from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
@@ -55,9 +55,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headwater.spark.endpoint import Endpoint
-
-STORE = "run.db"
-"""File name of a run's store, in its directory."""
 
 _LOG = logging.getLogger(__name__)
 _LOOK = 0.02  # seconds between two attempts at a step
@@ -129,7 +126,7 @@ class LocalRun:
         self._began = time.monotonic()
         make_directory(self.layout.root)
         self._endpoint.session()
-        with closing(Store(self.layout.root / STORE)) as store:
+        with closing(Store(self.layout.root / RUN_STORE)) as store:
             take_over(self.plan, self.layout, store)
             self._agent.begin()
             refuse_finished(store, self.name, self.layout.root)
@@ -258,7 +255,7 @@ class LocalRun:
         """
         refuse_endless(self.plan)
         assert self._deployed is not None
-        with closing(Store(self.layout.root / STORE)) as store:
+        with closing(Store(self.layout.root / RUN_STORE)) as store:
             self._act(store, "finish", going_on=lambda: self._goes_on(stop))
 
     def _goes_on(self, stop: threading.Event | None) -> bool:

@@ -10,7 +10,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,12 +25,14 @@ from headwater.dataflow.kafkatopic import KafkaSource
 from headwater.dataflow.sinks import ConsoleSink
 from headwater.dataflow.sources import FileSource, SensorSource
 from headwater.disk.durable import make_directory
+from headwater.disk.layout import RUN_STORE
 from headwater.plan.content import is_stateful, own_sources, reads, source_locations
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.realtime import real_time_sink
 from headwater.plan.spec import spec_of
 from headwater.plan.steps import FormerOutputChoice
 from headwater.spark.cores import cores_here
+from headwater.spark.starting import starting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,19 +97,17 @@ def run(
     show_rows: Callable[[str, pa.Table], None] = lambda sink, rows: None,
     feed: Callable[[threading.Event], None] = lambda stop: None,
     at_end: Callable[[LocalRun, LocalEndpoint], object] = lambda deployment, endpoint: None,
-    endpoint: LocalEndpoint | None = None,
+    endpoint: Callable[[], LocalEndpoint] | None = None,
 ) -> RunOutcome:
     """Run a plan until it is drained (if requested), ``stop`` is set or a unit fails; keep its state.
 
     ``observe`` is called about every ``settings.every`` seconds, ``show_rows`` with the newest rows of a console sink,
     ``feed`` once in a thread to make input before the drain (its argument is set when it must end), ``at_end`` once
-    before Spark ends. A given ``endpoint`` is used and left running. Raises the failed unit's error, DeploymentError if
-    the directory is in use or holds another plan, or the sinks hold refused output of another run.
+    before Spark ends. ``endpoint`` returns the Spark to use, which is left running. Raises the failed unit's error,
+    DeploymentError if the directory is in use or holds another plan, or the sinks hold refused output of another run.
     """
     from headwater.app.checks import check_run
-    from headwater.app.local import STORE, LocalRun
     from headwater.disk.settings import ChannelSettings, UnitSettings
-    from headwater.spark.endpoint import LocalEndpoint
 
     stop = stop or threading.Event()
     begun = time.monotonic()
@@ -114,7 +116,7 @@ def run(
             max_bytes=settings.max_buffer, when_full=settings.when_full, delivery=settings.delivery
         )
         begins = settings.fresh or not _has_begun(settings.directory, plan.dataflow.name)
-        store = None if settings.fresh else settings.directory / STORE
+        store = None if settings.fresh else settings.directory / RUN_STORE
         check_run(plan, settings.directory, store, until_drained=settings.until_drained)
         if begins:
             for unit in plan.units:
@@ -127,21 +129,10 @@ def run(
                 where=str(settings.directory),
                 hint="leave --overwrite out to go on, or add --fresh to give up the state and begin anew",
             )
-        given = spark_settings(plan, settings.spark)
-        if MASTER not in dict(given.conf) and (slots := _real_time_slots(plan)):
-            cores = settings.cores or cores_here()
-            given = SparkSettings(conf=((MASTER, f"local[{cores + slots}]"),)).overridden_by(given)
-        spark = endpoint or LocalEndpoint.start(
-            settings.directory.resolve() / "spark",
-            cores=settings.cores,
-            memory_mb=settings.memory_mb,
-            python_path=settings.python_path,
-            extra_conf=dict(given.conf),
-            packages=given.packages,
-            quick=_is_short(plan, settings) if settings.quick is None else settings.quick,
-            small=given.small,
-        )
-        try:
+        with nullcontext(endpoint) if endpoint is not None else starting(_start_of(plan, settings)) as started:
+            from headwater.app.local import LocalRun
+
+            spark = started()
             deployment = LocalRun(
                 plan,
                 settings.directory.resolve(),
@@ -165,10 +156,28 @@ def run(
             progress = deployment.progress()
             observe(progress)
             found = at_end(deployment, spark)
-        finally:
-            if endpoint is None:
-                spark.stop()
     return RunOutcome(progress=progress, drained=drained, seconds=time.monotonic() - begun, found=found)
+
+
+def _start_of(plan: DeploymentPlan, settings: RunSettings) -> Callable[[], LocalEndpoint]:
+    """Return the function that starts the Spark of a run."""
+    from headwater.spark.endpoint import LocalEndpoint
+
+    given = spark_settings(plan, settings.spark)
+    if MASTER not in dict(given.conf) and (slots := _real_time_slots(plan)):
+        cores = settings.cores or cores_here()
+        given = SparkSettings(conf=((MASTER, f"local[{cores + slots}]"),)).overridden_by(given)
+    return partial(
+        LocalEndpoint.start,
+        settings.directory.resolve() / "spark",
+        cores=settings.cores,
+        memory_mb=settings.memory_mb,
+        python_path=settings.python_path,
+        extra_conf=dict(given.conf),
+        packages=given.packages,
+        quick=_is_short(plan, settings) if settings.quick is None else settings.quick,
+        small=given.small,
+    )
 
 
 def _is_short(plan: DeploymentPlan, settings: RunSettings) -> bool:
@@ -371,8 +380,8 @@ def _clear(directory: Path) -> None:
     rest = [p for p in directory.iterdir() if p.name != ".lock"]
     ours = {"plan.json", "plan.json.old", "spark", "channels", "units", "checkpoints", "sinks", "deadletters"}
     ours |= {
-        "run.db",
-        "run.db-journal",
+        RUN_STORE,
+        f"{RUN_STORE}-journal",
         "specs",
         "tasks.json",
         "terms.json",
@@ -402,18 +411,16 @@ def end_spark(directory: Path) -> None:
 
 def is_deployment(directory: Path) -> bool:
     """Return whether `headwater run` keeps a deployment in a directory."""
-    return any((directory / name).exists() for name in ("run.db", "plan.json"))
+    return any((directory / name).exists() for name in (RUN_STORE, "plan.json"))
 
 
 def _has_begun(directory: Path, name: str) -> bool:
     """Return whether units of a deployment were ever prepared there: a run that was refused before has none."""
-    from headwater.app.local import STORE
-
     if (directory / "plan.json").exists():  # of an older version
         return True
-    if not (directory / STORE).exists():
+    if not (directory / RUN_STORE).exists():
         return False
-    with contextlib.closing(Store(directory / STORE)) as store:
+    with contextlib.closing(Store(directory / RUN_STORE)) as store:
         return store.active_plan(name) is not None or bool(store.unit_statuses(name))
 
 

@@ -60,6 +60,8 @@ class BatchPace:
             now = time.monotonic()
             if pace.ending:
                 return start
+            if pace.finishing:
+                return plan()
             late = _LATE * pace.seconds
             ends = self._due + late if self._follows else begun + _LONGEST
             if (now >= self._due or pace.draining) and now - looked >= look:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -189,9 +190,9 @@ def run(
     """Run a dataflow, or continue where it was stopped; an edited one continues with its state."""
     from headwater.app import loading, running
     from headwater.app.client import Client
-    from headwater.app.local import STORE
     from headwater.continuum.model import Continuum
     from headwater.core.quantity import parse_heap, parse_size
+    from headwater.disk.layout import RUN_STORE
     from headwater.disk.openfiles import allow_open_files
 
     spark = spark_settings(packages, conf, conf_file)
@@ -214,7 +215,7 @@ def run(
         reset_state=frozenset(reset_state or ()),
         former_output=former_output(append, overwrite),
     )
-    proposal = Client(None if fresh else str(place / STORE)).propose(request)
+    proposal = Client(None if fresh else str(place / RUN_STORE)).propose(request)
     planned = proposal.plan
     if not fresh:
         _ = proposal.change
@@ -289,17 +290,25 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")] = False,
 ) -> None:
     """Run the Acme example over three layers and five locations, and compare it with one batch run."""
-    from headwater.demo.run import DemoSettings, run_demo, summary_view
+    from headwater.spark.endpoint import LocalEndpoint
+    from headwater.spark.starting import starting
 
     if (nab is None) != (labels is None):
         raise typer.BadParameter("--nab and --labels go together")
-    settings = DemoSettings(seconds=seconds, days=days, seed=seed, nab=nab, labels=labels)
-    with scratch(directory, keep=keep) as place, stopping(place / "deployment") as stop:
+    with scratch(directory, keep=keep) as place, stopping(place) as stop:
         if not as_json:
             say(f"Acme on five edge zones, two sites and one cloud (in {place})")
-        with Screen("acme", as_json=False, quiet=as_json) as screen:
+        with (
+            Screen("acme", as_json=False, quiet=as_json) as screen,
+            starting(partial(LocalEndpoint.start, (place / "spark").resolve(), quick=True)) as endpoint,
+        ):
             screen.wait("starting Spark")
-            summary = run_demo(settings, place, stop=stop, observe=screen.show, say=screen.say, wait=screen.wait)
+            from headwater.demo.run import DemoSettings, run_demo, summary_view
+
+            settings = DemoSettings(seconds=seconds, days=days, seed=seed, nab=nab, labels=labels)
+            summary = run_demo(
+                settings, place, stop=stop, observe=screen.show, say=screen.say, wait=screen.wait, endpoint=endpoint
+            )
     if summary is None:
         say("stopped")
         raise typer.Exit(130)

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
+from graphlib import CycleError, TopologicalSorter
+from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
 
-import networkx as nx
 from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema
 
@@ -111,7 +112,16 @@ class Dataflow:
     @cached_property
     def order(self) -> tuple[str, ...]:
         """Names of the operators, inputs first, in a stable order."""
-        return tuple(nx.lexicographical_topological_sort(_graph(self.operators)))
+        sorter = _sorter(self.operators)
+        sorter.prepare()
+        found, ready = [], list(sorter.get_ready())
+        heapify(ready)
+        while ready:
+            found.append(id_ := heappop(ready))
+            sorter.done(id_)
+            for free in sorter.get_ready():
+                heappush(ready, free)
+        return tuple(found)
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[str, ...]]:
@@ -279,11 +289,8 @@ def _reader(kind: str) -> TypeAdapter[Any]:
     return TypeAdapter(KINDS[kind])
 
 
-def _graph(operators: tuple[ops.Operator, ...]) -> nx.DiGraph[str]:
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(o.id for o in operators)
-    graph.add_edges_from((i, o.id) for o in operators for i in o.inputs)
-    return graph
+def _sorter(operators: tuple[ops.Operator, ...]) -> TopologicalSorter[str]:
+    return TopologicalSorter({o.id: o.inputs for o in operators})
 
 
 def _size_problems(flow: Dataflow) -> list[HeadwaterError]:
@@ -338,9 +345,8 @@ def _shape_problems(operators: tuple[ops.Operator, ...]) -> list[HeadwaterError]
             problems.append(operator.error("nothing reads its output", "end it in a sink: .write...., or remove it"))
     if not problems:
         try:
-            cycle = nx.find_cycle(_graph(operators))
-            path = " -> ".join([cycle[0][0], *(edge[1] for edge in cycle)])
+            _sorter(operators).prepare()
+        except CycleError as error:
+            path = " -> ".join(error.args[1])
             problems.append(DataflowError(f"the operators form a cycle: {path}", hint="a dataflow has no loops"))
-        except nx.NetworkXNoCycle:
-            pass
     return problems

@@ -80,11 +80,11 @@ def run_demo(
     observe: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda text: None,
     wait: Callable[[str], None] = lambda text: None,
-    endpoint: LocalEndpoint | None = None,
+    endpoint: Callable[[], LocalEndpoint],
 ) -> dict[str, Any] | None:
     """Run the demonstration below ``directory``; return its summary as JSON data, None if it was stopped.
 
-    ``say`` reports finished steps, ``wait`` the start of long ones.
+    ``say`` reports finished steps, ``wait`` the start of long ones; ``endpoint`` returns the Spark to use.
     """
     begun = time.monotonic()
     series = settings.series()
@@ -121,9 +121,8 @@ def run_demo(
             directory=directory / "deployment",
             until_drained=True,
             fresh=True,
-            trigger="1 second",
+            trigger="250 milliseconds",
             every=2.0,
-            quick=True,
         ),
         stop=stop,
         observe=observe,

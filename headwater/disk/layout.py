@@ -14,6 +14,8 @@ _FILE_URI = re.compile(r"file:(?://[^/]*)?(/.*)", re.DOTALL | re.IGNORECASE)
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 REPLAYED = "replayed-records"
 """The directory of all files of replayed dead letters, below a deployment's."""
+RUN_STORE = "run.db"
+"""File name of the store of `headwater run`, in the directory of its deployment."""
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,14 @@ class Pace:
     ``seconds``: least time from the begin of a batch to that of the next. ``on_arrival``: a batch begins when there is
     input, else at multiples of that time, as with Spark's trigger. ``ending``: the query is about to be stopped, and
     begins no batch. ``draining``: other units stand still until it has read its input, so it waits for nothing.
+    ``finishing``: all its input is there, so it does not wait for more either.
     """
 
     seconds: float
     on_arrival: bool
     ending: bool = False
     draining: bool = False
+    finishing: bool = False
 
 
 def read_pace(file: Path) -> Pace | None:
@@ -38,11 +40,13 @@ def write_pace(file: Path, pace: Pace) -> None:
     write_atomically(file, json.dumps(asdict(pace)), fsync=False)
 
 
-def change_pace(file: Path, *, ending: bool | None = None, draining: bool | None = None) -> None:
-    """Change what is given, where there is a file: whether the query is about to be stopped, and whether it drains."""
+def change_pace(
+    file: Path, *, ending: bool | None = None, draining: bool | None = None, finishing: bool | None = None
+) -> None:
+    """Change the given fields, where there is a file."""
     if (found := read_pace(file)) is None:
         return
-    changes = {"ending": ending, "draining": draining}
+    changes = {"ending": ending, "draining": draining, "finishing": finishing}
     changed = replace(found, **{name: value for name, value in changes.items() if value is not None})
     if changed != found:
         write_pace(file, changed)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stateful import updates
 from headwater.plan.deployment import Edge, HostNames
 from headwater.plan.onepass import OWN_QUERY, hinders, one_pass, outputs_of
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Hosts = Callable[[str], tuple[HostNames, ...]]
 
@@ -85,6 +87,8 @@ def _rejoined(
 
     Another cut may have ended the reason for theirs.
     """
+    import networkx as nx
+
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
     member = {id_: piece for piece in found for id_ in piece}
     todo = sorted(extra, key=lambda edge: (place[edge[0]], place[edge[1]]))
@@ -138,6 +142,8 @@ def connected(dataflow: Dataflow, operators: tuple[str, ...]) -> tuple[tuple[str
 
 
 def _components(dataflow: Dataflow, operators: tuple[str, ...], cuts: set[Edge]) -> tuple[tuple[str, ...], ...]:
+    import networkx as nx
+
     graph: nx.Graph[str] = nx.Graph()
     graph.add_nodes_from(operators)
     graph.add_edges_from(_inner(dataflow, operators) - cuts)
@@ -147,6 +153,8 @@ def _components(dataflow: Dataflow, operators: tuple[str, ...], cuts: set[Edge])
 
 def _ordered(dataflow: Dataflow, found: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     """Return pieces in topological order; unchanged if there is none."""
+    import networkx as nx
+
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
     pieces_graph = _piece_graph(dataflow, found)
     if nx.is_directed_acyclic_graph(pieces_graph):
@@ -156,6 +164,8 @@ def _ordered(dataflow: Dataflow, found: Sequence[tuple[str, ...]]) -> tuple[tupl
 
 
 def _piece_graph(dataflow: Dataflow, found: Iterable[tuple[str, ...]]) -> nx.DiGraph[int]:
+    import networkx as nx
+
     member = {id_: n for n, piece in enumerate(found) for id_ in piece}
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(set(member.values()))
@@ -170,6 +180,8 @@ def _inner(dataflow: Dataflow, piece: tuple[str, ...]) -> set[Edge]:
 
 def _cuts_of_cycles(dataflow: Dataflow, found: tuple[tuple[str, ...], ...], cuts: set[Edge]) -> set[Edge]:
     """Cut the pieces that form a cycle."""
+    import networkx as nx
+
     extra: set[Edge] = set()
     for component in nx.strongly_connected_components(_piece_graph(dataflow, found)):
         if len(component) > 1:

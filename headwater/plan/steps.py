@@ -234,10 +234,13 @@ _SIDE_BY_SIDE = FormerOutput | Check | Preflight | WarmUp | Save | Load | Start 
 def side_by_side(steps: Sequence[Step]) -> tuple[int, ...]:
     """Return the indexes of the steps that may run at once with the first: one for each node.
 
-    A unit is warmed up beside its check, where no other unit of its node waits for one: neither changes anything.
+    All units finish at once: most of them wait for the end of their input. A unit is warmed up beside its check, where
+    no other unit of its node waits for one: neither changes anything.
     """
     first, found = steps[0], {steps[0].node: 0}
     alike = list(takewhile(lambda step: isinstance(step, _SIDE_BY_SIDE) and step.kind == first.kind, steps))
+    if isinstance(first, Finish):
+        return tuple(range(len(alike)))
     for n, step in enumerate(alike):
         found.setdefault(step.node, n)
     if not isinstance(first, Check):

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import networkx as nx
-
 from headwater.plan.diff import PlanDiff
 from headwater.plan.model import DeploymentPlan, Unit
 
@@ -57,6 +55,8 @@ def _changed(plan: DeploymentPlan | None, changed: set[str]) -> list[Unit]:
 
 def _groups(before: list[Unit], after: list[Unit]) -> Iterable[tuple[list[Unit], list[Unit]]]:
     """Group units that have operators in common for a location in common."""
+    import networkx as nx
+
     units = [*before, *after]
     graph: nx.Graph[Any] = nx.Graph()
     for n, unit in enumerate(units):

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-import networkx as nx
-
 from headwater.continuum.model import Continuum, Zone
 from headwater.core.errors import PlacementError
 from headwater.dataflow.operators import ToLocations
@@ -54,6 +52,8 @@ def least_traffic(setting: Setting, figures: FlowFigures) -> dict[str, str]:
     costs its bytes there. Of equally good layers an operator gets the highest, which has more resources. Raises
     PlacementError if an operator can run in no layer.
     """
+    import networkx as nx
+
     flow, names = setting.dataflow, [layer.name for layer in setting.continuum.layers]
     if any(isinstance(o, ToLocations) for o in flow.operators):
         raise PlacementError(

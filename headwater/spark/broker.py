@@ -20,6 +20,7 @@ from pathlib import Path
 from headwater.core.errors import Unavailable
 from headwater.disk.ports import free_ports
 from headwater.spark.endpoint import find_java
+from headwater.spark.home import pyspark_directory
 
 KAFKA = "3.9.1"
 LOGGING = ("org.slf4j", "slf4j-nop", "1.7.36")
@@ -120,10 +121,8 @@ def fetch_jars() -> Path:
 
 
 def _fetch(cache: Path) -> None:
-    import pyspark
-
     draft = cache.with_name(f".{cache.name}.{os.getpid()}")
-    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    ivy = next((pyspark_directory() / "jars").glob("ivy-*.jar"))
     java = [str(find_java() / "bin" / "java"), "-jar", str(ivy)]
     kept = [*java, "-cache", str(cache.parent / "ivy"), "-confs", "default", "-types", "jar", "bundle"]
     try:

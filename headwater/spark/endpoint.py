@@ -31,7 +31,7 @@ from headwater.core.permissions import OPEN
 from headwater.disk.credentials import code_environment
 from headwater.disk.ports import address_towards, keep_port
 from headwater.spark.cores import cores_here
-from headwater.spark.home import SparkHome, spark_home
+from headwater.spark.home import SparkHome, pyspark_directory, spark_home
 from headwater.spark.pids import runs
 from headwater.spark.serverconf import (
     CLASS_MEMORY,
@@ -191,8 +191,6 @@ class LocalEndpoint:
         ``recorded`` is the file to which Java writes the server's classes when it ends; ``limit``: seconds to start.
         Raises Unavailable where Java is missing or the server does not come up.
         """
-        import pyspark
-
         java = find_java()
         directory.mkdir(parents=True, exist_ok=True)
         end_stale(directory)
@@ -200,7 +198,7 @@ class LocalEndpoint:
         port, kept = keep_port()
         address = "127.0.0.1" if master is None else address_towards(master)
         token, session = token_urlsafe(24), str(uuid.uuid4())
-        home = spark_home(directory, java, Path(pyspark.__file__).parent, lean=small)
+        home = spark_home(directory, java, pyspark_directory(), lean=small)
         local = (extra_conf or {}).get(MASTER)
         slots = None if master is not None else cores if local is None else slots_of(local)
         conf = {

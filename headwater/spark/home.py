@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -129,6 +130,13 @@ class SparkHome:
         kept = [h for h in newest if (h / "bin").exists()][: _KEPT - 1]
         for home in set(others).difference(kept):
             (home / _ARCHIVE).unlink(missing_ok=True)
+
+
+def pyspark_directory() -> Path:
+    """Return the directory of the installed PySpark, without loading it."""
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parent
 
 
 def spark_home(directory: Path, java: Path, pyspark: Path, *, lean: bool = False) -> SparkHome:

@@ -19,7 +19,7 @@ import psutil
 
 from headwater.core.errors import HeadwaterError
 from headwater.spark.endpoint import LocalEndpoint, find_java
-from headwater.spark.home import SparkHome, spark_home
+from headwater.spark.home import SparkHome, pyspark_directory, spark_home
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,9 +47,7 @@ def main() -> int:
 
 
 def _own_home(otherwise: Path, *, lean: bool) -> SparkHome:
-    import pyspark
-
-    return spark_home(otherwise, find_java(), Path(pyspark.__file__).parent, lean=lean)
+    return spark_home(otherwise, find_java(), pyspark_directory(), lean=lean)
 
 
 def _train_once(home: SparkHome, directory: Path) -> int:

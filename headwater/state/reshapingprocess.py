@@ -21,7 +21,7 @@ from typing import Any
 from headwater.core.errors import RuntimeFailure
 from headwater.disk.credentials import code_environment
 from headwater.spark.endpoint import find_java
-from headwater.spark.home import spark_home
+from headwater.spark.home import pyspark_directory, spark_home
 from headwater.spark.memory import memory_free
 
 MODULE = "headwater.state.reshaper"
@@ -41,8 +41,6 @@ class ReshapingProcess:
     """A started process, for one request at a time."""
 
     def __init__(self) -> None:
-        import pyspark
-
         # Its Java may end a moment after it.
         self._directory = tempfile.TemporaryDirectory(prefix="headwater-reshaping-", ignore_cleanup_errors=True)
         place = Path(self._directory.name)
@@ -52,7 +50,7 @@ class ReshapingProcess:
         environment |= {"JAVA_HOME": str(java := find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
         roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
-        home = spark_home(place, java, Path(pyspark.__file__).parent)
+        home = spark_home(place, java, pyspark_directory())
         environment |= {"SPARK_HOME": str(home.path), JAVA_OPTIONS: home.java_options}
         self._messages = place / "messages"
         with self._messages.open("w") as messages:

@@ -16,7 +16,7 @@ KEYS |= {"link_bytes", "link_bytes_all_to_cloud"}
 def test_the_demo_equals_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     settings = DemoSettings(seconds=2.0, days=8, files=2)
     seen = []
-    summary = run_demo(settings, tmp_path, stop=threading.Event(), observe=seen.append, endpoint=endpoint)
+    summary = run_demo(settings, tmp_path, stop=threading.Event(), observe=seen.append, endpoint=lambda: endpoint)
     assert summary is not None
     assert set(summary) >= KEYS
     assert (summary["lost"], summary["duplicated"]) == (0, 0)
@@ -43,4 +43,4 @@ def test_the_demo_equals_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) 
 def test_a_stopped_demo_gives_no_summary(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
-    assert run_demo(DemoSettings(days=2, files=1), tmp_path, stop=stop, endpoint=endpoint) is None
+    assert run_demo(DemoSettings(days=2, files=1), tmp_path, stop=stop, endpoint=lambda: endpoint) is None

@@ -15,12 +15,13 @@ import pytest
 import headwater as hw
 from headwater.app import deadletters, deployments
 from headwater.app.client import Client, PlanRequest
-from headwater.app.local import STORE, LocalRun
+from headwater.app.local import LocalRun
 from headwater.connectors.deadletters import read_dead_letters
 from headwater.connectors.packages import KAFKA
 from headwater.continuum.model import Continuum
 from headwater.core.metrics import Progress
 from headwater.dataflow.graph import Dataflow
+from headwater.disk.layout import RUN_STORE
 from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan.build import annotated, build
 from headwater.plan.deployment import Edge
@@ -243,7 +244,7 @@ class Runs:
 
     @contextmanager
     def of(self, flow: Dataflow) -> Iterator[LocalRun]:
-        client = Client(str(self.directory / STORE))
+        client = Client(str(self.directory / RUN_STORE))
         proposal = client.propose(PlanRequest(continuum=CONTINUUM, dataflow=flow))
         settings = UnitSettings(trigger="100 milliseconds", channel=ChannelSettings(fsync=False))
         run = LocalRun(proposal.plan, self.directory, self.endpoint, settings)

@@ -12,10 +12,11 @@ import pytest
 
 import headwater as hw
 from headwater.app.client import Client, PlanRequest, Proposal
-from headwater.app.local import STORE, LocalRun
+from headwater.app.local import LocalRun
 from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError
 from headwater.dataflow.graph import Dataflow
+from headwater.disk.layout import RUN_STORE
 from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan.build import build, one_unit, unit_per_operator
 from headwater.plan.edit import Fuse, Move, Split
@@ -68,7 +69,7 @@ class Runs:
 
     def __init__(self, directory: Path, endpoint: LocalEndpoint) -> None:
         self.directory = directory
-        self.client = Client(str(directory / STORE))
+        self.client = Client(str(directory / RUN_STORE))
         self._endpoint = endpoint
 
     def propose(self, **asked: Any) -> Proposal:

@@ -137,6 +137,18 @@ def test_a_query_for_which_others_wait_begins_its_batches_at_once(file: Path, cl
     assert source.next_end(3) == 4 and clock.now == pytest.approx(1011.0, abs=0.06)
 
 
+def test_a_query_whose_input_has_ended_waits_neither_for_its_interval_nor_for_input(file: Path, clock: Time) -> None:
+    source = after_a_batch(file)
+    source.come()
+    change_pace(file, finishing=True)
+    assert source.next_end(1) == 2
+    assert source.next_end(2) == 2
+    assert clock.now == 1000.0
+    change_pace(file, ending=True)
+    source.come()
+    assert source.next_end(2) == 2, "a query that is to be stopped begins no batch"
+
+
 def test_a_query_with_several_reads_begins_its_batches_at_multiples(file: Path, clock: Time) -> None:
     write_pace(file, Pace(seconds=10.0, on_arrival=False))
     source, clock.now = Source(file), 1003.0

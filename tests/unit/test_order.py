@@ -173,6 +173,7 @@ def test_zones_are_checked_and_started_at_once_and_each_one_by_one() -> None:
     assert side_by_side([*checks, *of(Start, "C@C1")]) == (0, 2)
     assert side_by_side([*of(Start, "A@E1"), *checks]) == (0,)
     assert side_by_side(of(Finish, "A@E1", "A@E2", "B@S1")) == (0, 1, 2)  # readers see the end of their input
+    assert side_by_side([*of(Finish, "A@E1", "B@E1", "C@C1", "D@C1"), *of(Stop, "E@C1")]) == (0, 1, 2, 3)
     assert side_by_side(of(Stop, "A@E1", "B@E2")) == (0,)  # writers stop before their readers
 
 
