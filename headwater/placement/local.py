@@ -9,63 +9,100 @@ import numpy as np
 
 from headwater.placement.cost import service_time, transfer_time
 from headwater.placement.placing import Placing
-from headwater.placement.problem import Placement, Problem
+from headwater.placement.problem import Placement, Problem, Stream
 from headwater.placement.search import Search
 from headwater.placement.tables import choices_of
 
 _MOST_TOGETHER = 64
 """Operators that are moved together at most: to find larger groups again and again would take long."""
 _MOST_MOVES = 20_000
+_MOST_COSTS = 200_000
+"""Costs of streams that are kept."""
 
 
-def local_search(problem: Problem, start: Placement, search: Search, *, passes: int = 20) -> Placement:
+def local_search(
+    problem: Problem, start: Placement, search: Search, *, passes: int = 20, costs: MoveCosts | None = None
+) -> Placement:
     """Move operators of a valid placement while this reduces AL; at most ``passes`` rounds.
 
-    ``search`` is over an empty placement and receives the operators of ``start``.
+    ``search`` is over an empty placement and receives the operators of ``start``; ``costs``: of the problem's former
+    searches.
     """
-    placing, clouds = search.placing, _NearestClouds(problem)
+    placing, costs = search.placing, costs or MoveCosts(problem)
     for operator in problem.application.order:
         placing.put(operator, start[operator])
-    tried = 0
+    tried, last = 0, math.inf
     for _ in range(passes):
-        moved = [_move(problem, placing, group, hosts) for group, hosts in _moves(problem, search, clouds)]
-        tried += len(moved)
-        if not any(moved) or tried > _MOST_MOVES:
+        moved = False
+        for place, group, hosts in _moves(problem, search, costs):
+            if place > last and not moved:
+                break  # all others were tried since the last move
+            tried += 1
+            if _move(problem, placing, group, hosts, costs):
+                moved, last = True, place
+        if not moved or tried > _MOST_MOVES:
             break
     return placing.placement()
 
 
-class _NearestClouds:
-    """The cloud nearest to each zone, looked up once."""
+class MoveCosts:
+    """The costs of operators and streams at the hosts that moves try, and the nearest cloud of each zone.
+
+    Each is computed once, also for several searches of one problem.
+    """
 
     def __init__(self, problem: Problem) -> None:
-        self._network = problem.network
+        self._problem = problem
         self._clouds = np.flatnonzero(problem.topology.cloud)
-        self._found: dict[int, int | None] = {}
+        self._nearest: dict[int, int | None] = {}
+        self._services: dict[tuple[int, int], float] = {}
+        self._transfers: dict[tuple[Stream, int, int], float] = {}
 
-    def __call__(self, zone: int) -> int | None:
-        """Return the zone of the cloud; None where no cloud can be reached."""
-        if zone not in self._found:
-            latency = self._network.latencies_from(zone)[self._clouds]
+    def nearest_cloud(self, zone: int) -> int | None:
+        """Return the zone of the cloud nearest to a zone; None where no cloud can be reached."""
+        if zone not in self._nearest:
+            latency = self._problem.network.latencies_from(zone)[self._clouds]
             reached = len(latency) and latency.min() < math.inf
-            self._found[zone] = int(self._clouds[np.argmin(latency)]) if reached else None
-        return self._found[zone]
+            self._nearest[zone] = int(self._clouds[np.argmin(latency)]) if reached else None
+        return self._nearest[zone]
+
+    def of(self, at: Mapping[int, int], group: Sequence[int], streams: Iterable[Stream]) -> float:
+        """Return the part of AL that depends on operators; ``at``: the hosts of them and of their neighbours."""
+        terms = [self._service(o, at[o]) for o in group]
+        terms += [self._transfer(stream, at[stream[0]], at[stream[1]]) for stream in streams]
+        return math.fsum(terms)
+
+    def _service(self, operator: int, host: int) -> float:
+        key = operator, host
+        if (found := self._services.get(key)) is None:
+            paths = self._problem.application.paths[operator]
+            found = self._services[key] = paths * service_time(self._problem, operator, host)
+        return found
+
+    def _transfer(self, stream: Stream, lower: int, upper: int) -> float:
+        key = stream, lower, upper
+        if (found := self._transfers.get(key)) is None:
+            if len(self._transfers) >= _MOST_COSTS:
+                self._transfers.clear()
+            paths = self._problem.application.paths_over[stream]
+            found = self._transfers[key] = paths * transfer_time(self._problem, stream, lower, upper)
+        return found
 
 
 def _moves(
-    problem: Problem, search: Search, clouds: _NearestClouds
-) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
-    """Yield groups of operators to move, and the candidate hosts of each, at the current state.
+    problem: Problem, search: Search, costs: MoveCosts
+) -> Iterator[tuple[int, tuple[int, ...], list[tuple[int, ...]]]]:
+    """Yield the place in the order, operators to move, and their candidate hosts, at the current state.
 
-    A group is one of the problem's, else a free operator, or connected operators of one host.
+    The operators are a group of the problem, else a free one, alone and with those connected with it on its host.
     """
-    for group in problem.together:
-        yield group, choices_of(problem, group)
-    for operator in problem.application.free:
+    for place, group in enumerate(problem.together):
+        yield place, group, choices_of(problem, group)
+    for place, operator in enumerate(problem.application.free, len(problem.together)):
         if operator in problem.group_of:
             continue
         for group in dict.fromkeys(((operator,), _together(problem, search.placing, operator))):
-            yield group, [(host,) * len(group) for host in _hosts(problem, search, clouds, group)]
+            yield place, group, [(host,) * len(group) for host in _hosts(problem, search, costs, group)]
 
 
 def _together(problem: Problem, placing: Placing, operator: int) -> tuple[int, ...]:
@@ -84,18 +121,20 @@ def _together(problem: Problem, placing: Placing, operator: int) -> tuple[int, .
     return tuple(o for o in application.order if o in found)
 
 
-def _move(problem: Problem, placing: Placing, group: Sequence[int], choices: Iterable[Sequence[int]]) -> bool:
+def _move(
+    problem: Problem, placing: Placing, group: Sequence[int], choices: Iterable[Sequence[int]], costs: MoveCosts
+) -> bool:
     """Put operators where they cost least; return whether they moved."""
     old = [placing.placed[o] for o in group]
     streams = _streams(problem, group)
     at = {o: placing.placed[o] for stream in streams for o in stream} | dict(zip(group, old, strict=True))
-    best, least = old, _cost(problem, at, group, streams) * (1 - 1e-12)
+    best, least = old, costs.of(at, group, streams) * (1 - 1e-12)
     placing.take_all_back(group)
     for hosts in choices:
         if list(hosts) == old:
             continue
         at.update(zip(group, hosts, strict=True))
-        cost = _cost(problem, at, group, streams)
+        cost = costs.of(at, group, streams)
         if cost < least and placing.put_all(group, hosts):
             best, least = list(hosts), cost
             placing.take_all_back(group)
@@ -111,15 +150,7 @@ def _streams(problem: Problem, group: Sequence[int]) -> set[tuple[int, int]]:
     return before | {(o, d) for o in group for d in application.downstream[o]}
 
 
-def _cost(problem: Problem, at: Mapping[int, int], group: Sequence[int], streams: Iterable[tuple[int, int]]) -> float:
-    """Return the part of AL that depends on the operators; ``at``: the hosts of them and of their neighbours."""
-    application = problem.application
-    terms = [application.paths[o] * service_time(problem, o, at[o]) for o in group]
-    terms += [application.paths_over[u, v] * transfer_time(problem, (u, v), at[u], at[v]) for u, v in streams]
-    return math.fsum(terms)
-
-
-def _hosts(problem: Problem, search: Search, clouds: _NearestClouds, group: Sequence[int]) -> Iterable[int]:
+def _hosts(problem: Problem, search: Search, costs: MoveCosts, group: Sequence[int]) -> Iterable[int]:
     """Return candidate hosts: of neighbours, next to them, next to the sinks, in the nearest clouds."""
     application, placing = problem.application, search.placing
     neighbours = {
@@ -131,7 +162,7 @@ def _hosts(problem: Problem, search: Search, clouds: _NearestClouds, group: Sequ
     found = dict.fromkeys(placing.placed[o] for o in sorted(neighbours))
     zones = dict.fromkeys(problem.zone_of(host) for host in found)
     for zone in tuple(zones):
-        if (cloud := clouds(zone)) is not None:
+        if (cloud := costs.nearest_cloud(zone)) is not None:
             zones[cloud] = None
     for zone in zones:
         if (near := search.nearest(group[0], zone)) is not None:

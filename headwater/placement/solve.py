@@ -13,7 +13,7 @@ from headwater.placement.cost import Evaluation, evaluate, shortages
 from headwater.placement.filled import filled
 from headwater.placement.greedy import GREEDY
 from headwater.placement.index import Indexed
-from headwater.placement.local import local_search
+from headwater.placement.local import MoveCosts, local_search
 from headwater.placement.necessary import HostPrices, hopeless
 from headwater.placement.optimal import Effort, optimal
 from headwater.placement.placing import Placing
@@ -29,6 +29,8 @@ _FILLED = 2
 """Placements of ``filled`` from which ``local_search`` starts."""
 _FAR = 0.2
 """Relative distance to a bound beyond which local search begins from the other placements, too."""
+_WORTH = 3.0
+"""Local search does not begin from placements with more than so many times the AL of the best one."""
 _NEAR = 0.05
 """Relative distance to a bound within which no other one is improved."""
 
@@ -225,6 +227,7 @@ class _Others:
         self._failed: list[Unplaceable] = []
         self._known: dict[Placement, float] = {}
         self._tried: set[Placement] = set()
+        self._costs = MoveCosts(problem)
 
     @cached_property
     def _starts(self) -> list[Placement]:
@@ -245,7 +248,7 @@ class _Others:
             self._add(one)
         filling.sort(key=lambda one: self._known[one])
         ranked = sorted((*found.values(), *filling[:_FILLED]), key=lambda one: self._known[one])
-        return list(dict.fromkeys((*start, *ranked)))
+        return list(dict.fromkeys((*start, *(r for r in ranked if self._known[r] <= _WORTH * self._known[ranked[0]]))))
 
     def improved(self, count: int | None, enough: float = 0.0) -> tuple[Placement, float] | None:
         """Return the best placement and its AL, after the first ``count`` (None: all) are improved, if any.
@@ -271,7 +274,9 @@ class _Others:
         if start not in self._tried:
             self._tried.add(start)
             search = (HostScan if self._plain else Indexed)(Placing(self._problem))
-            self._add(local_search(self._problem, start, search))
+            better = local_search(self._problem, start, search, costs=self._costs)
+            self._tried.add(better)
+            self._add(better)
 
     def _add(self, placement: Placement) -> None:
         if placement not in self._known:
