@@ -23,7 +23,7 @@ from headwater.placement.queueing import Floats
 
 _MANY = 1_000
 """Operators above which only streams from or to operators that cannot run on the host count."""
-_PRICES = 25
+PRICES = 25
 """Prices that are tried."""
 _LAST = 3
 """Prices of which the greatest gain is what the following ones are expected to gain."""
@@ -70,10 +70,11 @@ class HostCut:
             needs[operator] <= there[self.host] * (1 + ROUNDING) for _, there, _, needs in capacities(self.problem)
         )
 
-    def at_least(self, enough: float, prices: Prices | None = None) -> float:
+    def at_least(self, enough: float, prices: Prices | None = None, tries: int = PRICES) -> float:
         """Return a lower bound of the traffic, bits/s; a search for a higher one ends above ``enough``.
 
-        ``prices``: those of a problem with the same operators and other capacities; they are replaced.
+        ``prices``: those of a problem with the same operators and other capacities; they are replaced. ``tries``: how
+        many are tried.
         """
         bound = sum(bits for (u, v), bits in self.streams.items() if u in self.pinned and v not in self.possible)
         if bound > enough or len(self.possible) > _MANY or not enough > 0:
@@ -81,7 +82,7 @@ class HostCut:
         prices = {} if prices is None else prices
         traffic, uses = self._cut_by(self.streams, enough), self._uses()
         gains = deque([math.inf], maxlen=_LAST)
-        for left in reversed(range(_PRICES)):
+        for left in reversed(range(tries)):
             least, inside = _least(traffic, uses, prices)
             gains.append(least * enough - bound)
             bound = max(bound, least * enough)

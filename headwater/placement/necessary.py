@@ -8,7 +8,7 @@ from collections.abc import MutableMapping
 import numpy as np
 
 from headwater.placement.cost import ROUNDING, Shortage
-from headwater.placement.hostcut import HostCut, Prices, capacities
+from headwater.placement.hostcut import PRICES, HostCut, Prices, capacities
 from headwater.placement.problem import Problem
 from headwater.placement.why import Unplaceable
 
@@ -16,12 +16,13 @@ HostPrices = MutableMapping[tuple[str, int], Prices]
 """By direction and host."""
 
 
-def hopeless(problem: Problem, prices: HostPrices | None = None) -> Unplaceable | None:
-    """Return the error of a problem that lacks such a capacity; None if it lacks none.
+def hopeless(problem: Problem, prices: HostPrices | None = None, tries: int = PRICES) -> Unplaceable | None:
+    """Return the error of a problem that lacks such a capacity; None if none is known to be lacking.
 
-    ``prices``: those found for problems with the same operators and other capacities, which make this one quicker.
+    ``prices``: those found for problems with the same operators and other capacities, which make this one quicker;
+    ``tries``: how many are tried for each host.
     """
-    return _lacking_everywhere(problem) or _overfull_access(problem, {} if prices is None else prices)
+    return _lacking_everywhere(problem) or _overfull_access(problem, {} if prices is None else prices, tries)
 
 
 def _lacking_everywhere(problem: Problem) -> Unplaceable | None:
@@ -44,7 +45,7 @@ def _lacking_everywhere(problem: Problem) -> Unplaceable | None:
     return None
 
 
-def _overfull_access(problem: Problem, prices: HostPrices) -> Unplaceable | None:
+def _overfull_access(problem: Problem, prices: HostPrices, tries: int) -> Unplaceable | None:
     """Return the error of a host whose LAN access is too narrow for its pinned operators, whatever else it runs."""
     application, hosts = problem.application, problem.hosts
     sent = {(u, v): application.flow((u, v), 0).bandwidth for u, v in application.streams}
@@ -61,7 +62,7 @@ def _overfull_access(problem: Problem, prices: HostPrices) -> Unplaceable | None
             most = there * (1 + ROUNDING)
             if bits <= most:
                 continue
-            needed = HostCut(problem, host, streams).at_least(most, prices.setdefault((way, host), {}))
+            needed = HostCut(problem, host, streams).at_least(most, prices.setdefault((way, host), {}), tries)
             if needed > most:
                 short = Shortage("bandwidth", f"{way} {hosts.name(host)}", needed, there, "bits/s", host)
                 return _certain(problem, first[host], short)

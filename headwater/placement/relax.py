@@ -21,8 +21,8 @@ from headwater.placement.problem import Application, Hosts, Ints, Placement, Pro
 from headwater.placement.queueing import Floats
 from headwater.placement.why import Unplaceable
 
-Find = Callable[[Problem, HostPrices], Placement | None]
-"""Returns a placement that meets all constraints, or None."""
+Find = Callable[[Problem, HostPrices, bool], Placement | None]
+"""Returns a placement that meets all constraints, or None; ``True``: only if it is found at once."""
 
 _HALVINGS = 3
 """Steps by which the least sufficient multiple of a capacity is narrowed down."""
@@ -71,10 +71,10 @@ class _Searches:
     left: int
     prices: HostPrices = field(default_factory=dict)
 
-    def placement(self, problem: Problem) -> Placement | None:
-        """Return a placement that meets all constraints, or None."""
+    def placement(self, problem: Problem, *, at_once: bool = False) -> Placement | None:
+        """Return a placement that meets all constraints, or None; ``at_once``: without a long search."""
         self.left -= 1
-        return self.find(problem, self.prices) if self.left >= 0 else None
+        return self.find(problem, self.prices, at_once) if self.left >= 0 else None
 
     def is_hopeless(self, problem: Problem) -> bool:
         """Return whether there is certainly none."""
@@ -217,12 +217,15 @@ def _ratio(short: Shortage) -> float:
 
 
 def _narrowest(problem: Problem, every: _Kind, placement: Placement, searches: _Searches) -> Iterator[Relaxation]:
-    """Yield each single host's access or link whose bandwidth suffices alone, else all that are needed."""
+    """Yield each single host's access or link whose bandwidth suffices alone, else all that are needed.
+
+    Once one is known, others are not searched for long: they are only told in addition.
+    """
     places = dict.fromkeys((s.host, s.link) for s in every.missing(problem, placement))
     places |= dict.fromkeys((what.host, None) for what in problem.application.operators)
     found = False
     for kind in [_single(problem, *place) for place in places if place != (None, None)][:_MOST_SINGLE]:
-        alone = searches.placement(kind.widened(problem, math.inf))
+        alone = searches.placement(kind.widened(problem, math.inf), at_once=found)
         if alone is not None and kind.missing(problem, alone):
             found = True
             yield _least(problem, kind, alone, searches)

@@ -12,6 +12,7 @@ from headwater.core.errors import HeadwaterError, PlacementError, suggestion
 from headwater.placement.cost import Evaluation, evaluate, shortages
 from headwater.placement.filled import filled
 from headwater.placement.greedy import GREEDY
+from headwater.placement.hostcut import PRICES
 from headwater.placement.index import Indexed
 from headwater.placement.local import MoveCosts, local_search
 from headwater.placement.necessary import HostPrices, hopeless
@@ -121,7 +122,8 @@ def _check_name(strategy: str) -> None:
 
 def _rescued(problem: Problem, strategy: str, plain: bool, error: Unplaceable) -> StrategyChoice:
     """Return a placement where a strategy finds none; raise Unplaceable with the smallest sufficient change."""
-    start = None if error.certain else any_placement(problem)
+    # `optimal` has asked all quick strategies, and searched for as long as it is worth.
+    start = None if error.certain or strategy == "optimal" else any_placement(problem)
     if start is None:
         raise explained(problem, error, partial(any_placement, effort=_SHORTER)) from None
     if strategy == "cloud_only":
@@ -131,11 +133,16 @@ def _rescued(problem: Problem, strategy: str, plain: bool, error: Unplaceable) -
     return StrategyChoice(local_search(problem, start, search), notes=(note,))
 
 
-def any_placement(problem: Problem, prices: HostPrices | None = None, effort: Effort = _SHORT) -> Placement | None:
-    """Return a placement within all constraints; None if a short search finds none. ``prices``: as in ``hopeless``."""
-    if hopeless(problem, prices) is not None:
+def any_placement(
+    problem: Problem, prices: HostPrices | None = None, at_once: bool = False, *, effort: Effort = _SHORT
+) -> Placement | None:
+    """Return a placement within all constraints; None if a short search finds none, or ``at_once`` no quick strategy.
+
+    ``prices``: as in ``hopeless``.
+    """
+    if hopeless(problem, prices, 1 if at_once else PRICES) is not None:
         return None
-    if (found := _first(problem)) is not None:
+    if (found := _first(problem)) is not None or at_once:
         return found
     best = optimal(problem, effort)
     if best is None or best.placement is None or shortages(problem, best.placement):

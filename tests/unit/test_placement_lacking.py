@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from headwater.placement.cost import ROUNDING, Shortage, shortages
 from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.hostcut import HostCut
 from headwater.placement.lacking import lacking
+from headwater.placement.optimal import Found, optimal
 from headwater.placement.schedule import SCHEDULERS, scheduler, tables
 from headwater.placement.situation import Limits, Situation
 from headwater.placement.why import Unplaceable
@@ -142,6 +145,27 @@ def test_a_sources_access_is_not_blamed_on_memory() -> None:
         assert short.host == source and short.needed == pytest.approx(8e8)
         assert [one.partition(" ")[0] for one in said.value.also] == ["memory"]
         assert short.available == pytest.approx(float(hosts.lan_bandwidth[source]))
+
+
+def test_a_refusal_takes_few_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once one sufficient change is known, others are not searched for long; `optimal` is not tried a second time."""
+    searches = []
+
+    def counted(problem: Problem, *options: Any) -> Found | None:
+        searches.append(problem)
+        return optimal(problem, *options)
+
+    monkeypatch.setattr(sys.modules["headwater.placement.solve"], "optimal", counted)
+    problem = g.problem(g.series_parallel(35, seed=0, sources=3, sinks=5), (10, 10, 9), seed=0)
+    application, source = problem.application, problem.application.sources[0]
+    host = application.operators[source].host
+    sent = sum(application.flow((u, v), 0).bandwidth for u, v in application.streams if u == source)
+    access = np.where(np.arange(len(problem.hosts)) == host, 0.4 * sent, problem.hosts.lan_bandwidth)
+    narrow = replace(problem, topology=replace(problem.topology, hosts=replace(problem.hosts, lan_bandwidth=access)))
+    with pytest.raises(Unplaceable) as refused:
+        solve(narrow, "optimal")
+    assert refused.value.shortages[0].host == host and refused.value.shortages[0].constraint == "bandwidth"
+    assert len(searches) <= 3
 
 
 def test_an_unknown_strategy_is_named_first() -> None:
