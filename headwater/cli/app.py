@@ -295,6 +295,9 @@ def demo(
 
     if (nab is None) != (labels is None):
         raise typer.BadParameter("--nab and --labels go together")
+    for file in (nab, labels):
+        if file is not None and not file.is_file():
+            raise HeadwaterError("the file does not exist", where=str(file), hint="give the paths of NAB's files")
     with scratch(directory, keep=keep) as place, stopping(place) as stop:
         if not as_json:
             say(f"Acme on five edge zones, two sites and one cloud (in {place})")

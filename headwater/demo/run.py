@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.app import running
 from headwater.continuum.model import Continuum
-from headwater.core.errors import HeadwaterError
 from headwater.core.metrics import Progress
 from headwater.dataflow.sensors import SensorModel, anomaly_windows
 from headwater.demo.data import FileWritten, Series, nab_series, sensor_series, write_steps
@@ -57,9 +56,6 @@ class DemoSettings:
         """Make all readings, or take NAB's."""
         if self.nab is None or self.labels is None:
             return sensor_series(self.model(), LOCATIONS, days=self.days or DAYS)
-        for file in (self.nab, self.labels):
-            if not file.is_file():
-                raise HeadwaterError("the file does not exist", where=str(file), hint="give the paths of NAB's files")
         return nab_series(self.nab, self.labels, locations=LOCATIONS, days=self.days)
 
 

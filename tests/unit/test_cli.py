@@ -123,6 +123,14 @@ def test_wrong_options_are_refused_before_spark(tmp_path: Path) -> None:
     assert invoke("demo", "--nab", str(tmp_path / "x.csv"))[0] == 2
 
 
+def test_the_demo_misses_its_files_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.spark.endpoint.LocalEndpoint.start", lambda *a, **k: pytest.fail("Spark was started"))
+    (there := tmp_path / "there.csv").touch()
+    for nab, labels in (("x.csv", there), (there, "x.json")):
+        code, _, err = invoke("demo", "--nab", str(nab), "--labels", str(labels))
+        assert code != 0 and "the file does not exist" in err and "x." in err
+
+
 def test_exit_code_of_a_list_is_its_first_members() -> None:
     assert ErrorList([PlacementError("a"), DataflowError("b")]).exit_code == 4
     assert ErrorList([]).exit_code == 1
