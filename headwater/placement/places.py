@@ -7,6 +7,7 @@ respect, and one stand-in for all hosts of other zones, as near to each zone as 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from headwater.placement.index import Index
-from headwater.placement.problem import Bools, Ints, Problem
+from headwater.placement.network import StreamFlow
+from headwater.placement.problem import Bools, Ints, Problem, Stream
 from headwater.placement.queueing import Floats, mm1_of
 
 _LISTED = 200
@@ -45,33 +47,15 @@ class Places:
     def _latency(self) -> Floats:
         """Between slots: [from, to]. To and from the last slot: of its nearest zone."""
         network, count = self.problem.network, len(self.zones)
-        found = np.zeros((count + 1, count + 1))
+        found, among = np.zeros((count + 1, count + 1)), np.array(self.zones, dtype=np.int64)
         others = np.ones(network.zones, dtype=np.bool_)
-        others[list(self.zones)] = False
+        others[among] = False
         there = bool(others.any())
         for n, zone in enumerate(self.zones):
             latency = network.latencies_from(zone)
-            found[n, :count] = latency[list(self.zones)]
+            found[n, :count] = latency[among]
             found[n, count] = latency[others].min() if there else np.inf
             found[count, n] = network.latencies_to(zone)[others].min() if there else np.inf
-        return found
-
-    @cached_property
-    def _ways(self) -> Floats:
-        """Between places: latency of LANs and links."""
-        between = self._latency[self.slot[:, None], self.slot]
-        found: Floats = between + self.lan_latency[:, None] + self.lan_latency
-        return found
-
-    @cached_property
-    def _same(self) -> Bools:
-        """Between places: whether both are one host; a stand-in for several may be one with itself."""
-        return np.eye(len(self), dtype=np.bool_)
-
-    @cached_property
-    def _apart(self) -> Floats:
-        """Between places: 1 if they are in different zones."""
-        found: Floats = (self.slot[:, None] != self.slot).astype(np.float64)
         return found
 
     def service(self, operator: int) -> Floats:
@@ -103,24 +87,26 @@ class Places:
     def _lists(self) -> dict[frozenset[int], Bools]:
         return {}
 
-    def transfer(self, stream: tuple[int, int]) -> Floats:
-        """Return a stream's transfer time between all places: [from, to]; ∞ without a route."""
-        problem = self.problem
-        flow = problem.application.flow(stream, 0)
-        if not flow.bits:
-            return np.where(self._same, 0.0, self._ways)
-        access = mm1_of(self.lan_bandwidth / flow.bits, flow.rate)
-        links = problem.network.queues(self.zones, flow)
-        count = len(self.zones)
-        if isinstance(links, float):
-            queues = self._apart * links if links < np.inf else np.where(self._apart > 0, np.inf, 0.0)
-        else:
-            padded = np.zeros((count + 1, count + 1))
-            padded[:count, :count] = links
-            queues = padded[self.slot[:, None], self.slot]
-        seconds = self._ways + access[:, None] + access + queues
-        seconds[self._same] = 0.0
+    def transfer(self, stream: Stream, lower: Ints, upper: Ints) -> Floats:
+        """Return a stream's transfer time between places with these numbers: [from, to]; ∞ without a route."""
+        flow = self.problem.application.flow(stream, 0)
+        slots = self.slot[lower][:, None], self.slot[upper]
+        seconds: Floats = self._latency[slots] + self.lan_latency[lower][:, None] + self.lan_latency[upper]
+        if flow.bits:
+            access = mm1_of(self.lan_bandwidth / flow.bits, flow.rate)
+            seconds = seconds + access[lower][:, None] + access[upper] + self._queues(flow, slots)
+        seconds[lower[:, None] == upper] = 0.0  # one host; a stand-in for several may be one with itself
         return seconds
+
+    def _queues(self, flow: StreamFlow, slots: tuple[Ints, Ints]) -> Floats:
+        """Return the seconds in links' queues between slots: [from, to]."""
+        links, count = self.problem.network.queues(self.zones, flow), len(self.zones)
+        if isinstance(links, float):
+            return np.where(slots[0] != slots[1], links, 0.0)
+        padded = np.zeros((count + 1, count + 1))
+        padded[:count, :count] = links
+        found: Floats = padded[slots]
+        return found
 
     def number(self, host: int) -> int:
         """Return the place of a host."""
@@ -149,12 +135,14 @@ def places(problem: Problem, zones: Mapping[int, int], listed: Sequence[int] = (
     operators, given = problem.application.operators, tuple(zones)
     wanted = {w.host for w in operators if w.host is not None} | set(listed)
     rests = rests or any(w.hosts is not None for w in operators)
+    known: defaultdict[int, set[int]] = defaultdict(set)
+    for one in wanted:
+        known[problem.zone_of(one)].add(one)
     found: list[int] = []
     stand_ins: list[tuple[float, ...]] = []
     for slot, zone in enumerate(given):
         front = index.front(zone, zones[zone])
-        known = {h for h in wanted if problem.zone_of(h) == zone}
-        here = [*front.hosts, *known.difference(front.hosts)]
+        here = [*front.hosts, *known[zone].difference(front.hosts)]
         found += here
         if front.rest is not None and (rests or not front.complete) and len(here) < index.count(zone):
             stand_ins.append((slot, *front.rest))

@@ -15,7 +15,7 @@ import numpy as np
 from headwater.placement.cost import service_time, transfer_time
 from headwater.placement.elimination import Eliminated, Factor, eliminate
 from headwater.placement.places import Places
-from headwater.placement.problem import Ints, Problem, Stream
+from headwater.placement.problem import Ints, Problem
 from headwater.placement.queueing import Floats
 
 _MOST = 64
@@ -53,18 +53,16 @@ def tables_over(
     application = problem.application
     pinned = {o: w.host for o, w in enumerate(application.operators) if w.host is not None}
     costs = {o: application.paths[o] * among.service(o) for o in application.free}
-    pairs: dict[Stream, Floats] = {}
-    always = 0.0
+    place = {o: np.array([among.number(host)]) for o, host in pinned.items()}
+    every, always = np.arange(len(among)), 0.0
     for u, v in application.streams:
         paths = application.paths_over[u, v]
         if u in pinned and v in pinned:
             always += paths * transfer_time(problem, (u, v), pinned[u], pinned[v])
         elif u in pinned:
-            costs[v] = costs[v] + paths * among.transfer((u, v))[among.number(pinned[u])]
+            costs[v] = costs[v] + paths * among.transfer((u, v), place[u], every)[0]
         elif v in pinned:
-            costs[u] = costs[u] + paths * among.transfer((u, v))[:, among.number(pinned[v])]
-        else:
-            pairs[u, v] = paths * among.transfer((u, v))
+            costs[u] = costs[u] + paths * among.transfer((u, v), every, place[v])[:, 0]
     # An operator that fits nowhere keeps one place, at infinite cost.
     domains = {o: np.flatnonzero(np.isfinite(cost)) for o, cost in costs.items()}
     domains = {o: domain if len(domain) else np.zeros(1, np.int64) for o, domain in domains.items()}
@@ -75,7 +73,11 @@ def tables_over(
         charges = {o: application.work[o] * prices[domain] for o, domain in domains.items()}
         credit = float(prices @ np.where(prices > 0, among.cpu_free, 0.0))
         factors += [((o,), charge) for o, charge in charges.items()]
-    factors += [((u, v), table[np.ix_(domains[u], domains[v])]) for (u, v), table in pairs.items()]
+    factors += [
+        ((u, v), application.paths_over[u, v] * among.transfer((u, v), domains[u], domains[v]))
+        for u, v in application.streams
+        if u in domains and v in domains
+    ]
     eliminated = eliminate({o: len(domain) for o, domain in domains.items()}, factors, entries)
     if eliminated is None:
         return None
