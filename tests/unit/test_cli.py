@@ -124,7 +124,9 @@ def test_wrong_options_are_refused_before_spark(tmp_path: Path) -> None:
 
 
 def test_the_demo_misses_its_files_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwater.spark.endpoint.LocalEndpoint.start", lambda *a, **k: pytest.fail("Spark was started"))
+    monkeypatch.setattr(
+        "headwater.spark.endpoint.LocalEndpoint.start", lambda *a, **k: pytest.fail("Spark was started")
+    )
     (there := tmp_path / "there.csv").touch()
     for nab, labels in (("x.csv", there), (there, "x.json")):
         code, _, err = invoke("demo", "--nab", str(nab), "--labels", str(labels))
