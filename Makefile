@@ -42,7 +42,7 @@ quickstart: $(BASE) ## Type the README's quickstart in a new environment, and ti
 	@$(WITH_JAVA) $(BIN)/python scripts/quickstart.py
 
 # The longest files come first, so that both processes end at about the same time.
-test: test-setup ## Run all tests but the long ones (15 to 20 minutes on 2 cores)
+test: test-setup ## Run all tests but the long ones (14 to 20 minutes on 2 cores)
 	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules tests/deployments tests/simulation tests/web tests/conformance tests/unit headwater
 
 test-unit: setup ## Run the unit tests only

@@ -30,10 +30,10 @@ _FILLED = 2
 """Placements of ``filled`` from which ``local_search`` starts."""
 _FAR = 0.2
 """Relative distance to a bound beyond which local search begins from the other placements, too."""
-_WORTH = 3.0
-"""Local search does not begin from placements with more than so many times the AL of the best one."""
 _NEAR = 0.05
 """Relative distance to a bound within which no other one is improved."""
+_WORTH = 3.0
+"""Multiple of the least AL of all placements above which local search does not begin from one."""
 
 _STARTS = ("aels_rp_la", "aels", "cloud_only")
 """Strategies from whose placement ``local_search`` starts: the first that finds one."""
@@ -255,7 +255,8 @@ class _Others:
             self._add(one)
         filling.sort(key=lambda one: self._known[one])
         ranked = sorted((*found.values(), *filling[:_FILLED]), key=lambda one: self._known[one])
-        return list(dict.fromkeys((*start, *(r for r in ranked if self._known[r] <= _WORTH * self._known[ranked[0]]))))
+        near = [one for one in ranked if self._known[one] <= _WORTH * self._known[ranked[0]]]
+        return list(dict.fromkeys((*start, *near)))
 
     def improved(self, count: int | None, enough: float = 0.0) -> tuple[Placement, float] | None:
         """Return the best placement and its AL, after the first ``count`` (None: all) are improved, if any.

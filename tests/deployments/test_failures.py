@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -19,6 +20,8 @@ import headwater as hw
 from headwater.app.local import LocalRun
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DeploymentError, RuntimeFailure, Unavailable, UserCodeError
+from headwater.disk.layout import Layout
+from headwater.disk.pace import Pace, read_pace
 from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build, one_unit
 from headwater.spark.endpoint import LocalEndpoint
@@ -231,6 +234,26 @@ def test_a_finished_deployment_is_not_resumed(
         LocalRun(plan, tmp_path / "run", endpoint).start()
     with pytest.raises(DeploymentError, match="finished"):
         LocalRun(build(flow, continuum, one_unit(flow, continuum)), tmp_path / "run", endpoint).start()
+
+
+def test_a_unit_whose_input_has_ended_waits_for_no_interval(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", rows(10, seed=3))
+    source.release_all()
+    builder = hw.flow("hasty", locations=LOCATIONS)
+    builder.read.json(source.path, "id bigint").select("id").to_layer("cloud").write.memory("out")
+    plan = build(builder.build(), Continuum.from_text(CONTINUUM))
+    deployment = LocalRun(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
+    deployment.start()
+    try:
+        (reader,) = (unit for unit in plan.units if plan.inputs(unit))
+        file = Layout(tmp_path / "run").pace(reader)
+        before = read_pace(file)
+        deployment.drain()
+        assert before == Pace(seconds=0.2, on_arrival=True)
+        assert read_pace(file) == replace(before, finishing=True)
+        assert deployment.sink_rows("out").num_rows == 30
+    finally:
+        deployment.stop()
 
 
 @pytest.mark.long
