@@ -38,6 +38,7 @@ from benchmarks.reuse.workloads import workload
 from examples.nexmark.flow import QUERIES
 from headwater.channels.blocks import encode_block
 from headwater.channels.linkstream import LEVELS
+from headwater.channels.repetition import repeated_share, split_by
 from headwater.channels.segments import conform, normal_schema
 from headwater.continuum.model import Continuum
 from headwater.core.errors import RuntimeFailure
@@ -223,7 +224,10 @@ def chosen_plans(case: Case, profile: Profile, *, quick: bool) -> dict[str, Depl
 
 
 def profile_of(case: Case, endpoint: LocalEndpoint) -> Profile:
-    """Return the selectivity of each operator, counted in one batch, and the bytes of its rows in a channel."""
+    """Return the selectivity of each operator, counted in one batch, and the bytes of its rows in a channel.
+
+    Where a column tells the locations apart, also the share of bytes that they repeat of each other.
+    """
     from headwater.testing.oracle import batch_frames
 
     flow = case.flow
@@ -232,12 +236,16 @@ def profile_of(case: Case, endpoint: LocalEndpoint) -> Profile:
     operators = {}
     for id_ in flow.order:
         came = sum(rows[i] for i in flow[id_].inputs)
-        selectivity, seen = rows[id_] / came if came else 1.0, frames[id_].limit(SAMPLE).toArrow()
+        selectivity, every = rows[id_] / came if came else 1.0, frames[id_].toArrow()
         operators[id_] = OperatorProfile(selectivity=selectivity)
-        if seen.num_rows:
+        if every.num_rows:
+            seen, located = every.slice(0, SAMPLE), sorted(flow.types[id_].located_by)
             size = bytes_of_row(seen)
             columns = {name: bytes_of_row(seen.select([name])) / size for name in seen.column_names}
-            operators[id_] = OperatorProfile(selectivity=selectivity, bytes_out=size, columns=columns)
+            repeated = repeated_share(split_by(every, located, SAMPLE // 5)) if located else None
+            operators[id_] = OperatorProfile(
+                selectivity=selectivity, bytes_out=size, columns=columns, repeated=repeated
+            )
     for frame in frames.values():
         frame.unpersist()
     return Profile(dataflow=flow.name, operators=operators)

@@ -17,6 +17,7 @@ from headwater.dataflow import stateful
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
 from headwater.plan.profile import ASSUMED_CPU_S, Known, OperatorProfile, Profile, row_bytes, value_bytes
+from headwater.rewrite.gathering import is_gathering
 from headwater.rewrite.semijoins import is_semi_join
 
 ASSUMED: Mapping[type[ops.Operator], float] = {ops.Where: 0.5, stateful.Aggregate: 0.1, stateful.CountWindow: 0.1}
@@ -125,10 +126,43 @@ class FlowFigures:
         zones = {self.continuum.zone_at(name, x) for x in self.locations}
         return max(1, len({zone.name for zone in zones if zone is not None}))
 
+    @cached_property
+    def gathering_layer(self) -> str | None:
+        """The lowest layer with fewer zones for the dataflow's locations than the lowest one; None if there is none.
+
+        Nothing is gathered in the highest layer: it has no link above it.
+        """
+        for layer in self.continuum.layers[1:-1]:
+            covered = all(self.continuum.covering(layer.name, x) is not None for x in self.locations)
+            if covered and self._zones(layer.name) < self._zones(None):
+                return layer.name
+        return None
+
+    def repeated(self, id_: str) -> float:
+        """Return the share of an operator's bytes that other zones' streams repeat: of itself or the nearest before."""
+        at = id_
+        while True:
+            origin = self.origins.get(at, at)
+            found = self.known.operator(origin).repeated if origin in self.known.dataflow else None
+            if found is not None or not self.dataflow[at].inputs:
+                return found or 0.0
+            at = self.dataflow[at].inputs[0]
+
+    def _in_one_stream(self, id_: str) -> float:
+        """Return the bytes of the streams of all zones in one stream for each gathering zone, as a share.
+
+        A stream has a share r that all repeat: of n streams in one, that is r once, so they take 1 - r (1 - 1/n).
+        """
+        if self.gathering_layer is None:
+            return 1.0
+        return 1.0 - self.repeated(id_) * (1.0 - self._zones(self.gathering_layer) / self._zones(None))
+
     def bytes_out(self, id_: str) -> float:
         """Return the bytes per row of an operator's output; measured ones are scaled to the present columns."""
         if is_semi_join(self.dataflow[id_]):
             return self.bytes_out(self.dataflow[id_].inputs[0])
+        if is_gathering(self.dataflow[id_]):
+            return self.bytes_out(self.dataflow[id_].inputs[0]) * self._in_one_stream(id_)
         now = row_bytes(self.dataflow.types[id_].schema)
         origin = self.origins.get(id_, id_)
         if origin not in self.known.dataflow or self.known.operator(origin).bytes_out is None:

@@ -31,12 +31,15 @@ from headwater.plan.profile import Known, Profile
 from headwater.plan.setting import Setting
 from headwater.plan.traffic import Traffic, least_traffic, traffic
 from headwater.plan.written import Written
+from headwater.rewrite.gathering import is_gathering
 from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten
 from headwater.rewrite.semijoins import is_semi_join
 
 _STEPS = 100  # of one operator by one rule
 _ROUNDS = 20
 _LEAST = 1e-6  # share of the traffic that a rule has to save
+_WORTH_A_UNIT = 0.01
+"""Share of the bandwidth of some link that a rule has to save if it adds a unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +123,13 @@ def optimise(
     """Rewrite a dataflow by some rules, each where it reduces the bytes over links; raise the errors of its marks."""
     known = Known(dataflow, profile)
     placed = not any(operator.layer for operator in dataflow.operators)
-    marked = dataflow if placed else _explicit(dataflow, marked_layers(dataflow, continuum))
+    marked = dataflow if placed else _marked(dataflow, marked_layers(dataflow, continuum))
     search = _RuleSearch(continuum, placed)
     start = search.choice(FlowFigures(dataflow=marked, continuum=continuum, known=known))
     found, uses = search.best(start, rules)
-    flow = found.figures.dataflow if placed else _as_marked(found.figures.dataflow, dataflow, continuum)
+    flow = found.figures.dataflow
+    if not placed:
+        flow = _as_marked(_marked(flow, found.layers), dataflow, continuum)
     rewriting = Rewriting(
         before=start.links,
         after=found.links,
@@ -161,6 +166,18 @@ class _Choice:
         """Return bytes per second over all links, or core seconds per second."""
         return self.bytes_per_s if of == "bytes" else self.figures.cores
 
+    def gathers(self, id_: str) -> bool:
+        """Return whether zones' streams of an operator cross a link, and are known to repeat each other."""
+        flow, figures = self.figures.dataflow, self.figures
+        crosses = any(self.layers[c] != self.layers[id_] for c in flow.consumers[id_])
+        return crosses and figures.gathering_layer is not None and figures.repeated(id_) > 0
+
+    def relieves_links_of(self, other: _Choice) -> bool:
+        """Return whether it saves a share of the bandwidth of some link that is worth a unit."""
+        limits = {link.name: link.bandwidth for link in self.figures.continuum.links if link.bandwidth is not None}
+        saved = {name: 8 * (other.links.get(name, 0.0) - self.links.get(name, 0.0)) for name in limits}
+        return any(saved[name] >= _WORTH_A_UNIT * bandwidth for name, bandwidth in limits.items())
+
     def is_better(self, other: _Choice, rule: RewriteRule, start: _Choice) -> bool:
         """Return whether it saves what a rule is to save, by a share of the cost at the start, and sends no more."""
         if rule.saves == "load" and self.bytes_per_s > other.bytes_per_s + _LEAST * start.bytes_per_s:
@@ -180,10 +197,10 @@ class _RuleSearch:
         """Return a dataflow with its layers; raise HeadwaterError if it cannot be placed."""
         flow = figures.dataflow
         if self._placed:
-            setting = Setting(flow, self._continuum, _ends(flow, self._continuum), Known(flow, figures.profile()))
+            setting = Setting(flow, self._continuum, _ends(figures), Known(flow, figures.profile()))
             layers = least_traffic(setting, figures)
         else:
-            layers = {o.id: o.layer or "" for o in flow.operators}
+            layers = {o.id: o.layer or figures.gathering_layer or "" for o in flow.operators}
         return _Choice(figures=figures, layers=layers, links=traffic(figures, layers))
 
     def best(self, start: _Choice, rules: tuple[RewriteRule, ...]) -> tuple[_Choice, list[RuleUse]]:
@@ -223,10 +240,12 @@ class _RuleSearch:
 
     def _try(self, now: _Choice, rule: RewriteRule, id_: str) -> tuple[_Choice | None, RuleUse | None]:
         """Apply a rule to an operator as far as it goes; return the best of the steps, if it saves something."""
+        if rule.gathers and not now.gathers(id_):
+            return None, None
         best: _Choice | None = None
         what, reason = "", None
         words: list[str] = []
-        for result, figures in _steps(now.figures, rule, id_):
+        for result, figures in self._steps(now, rule, id_):
             if isinstance(result, NotRewritten):
                 reason = reason or result.reason
                 continue
@@ -237,8 +256,12 @@ class _RuleSearch:
             except HeadwaterError as error:
                 reason = reason or error.what
                 continue
-            if choice.is_better(best or now, rule, now):
-                best, what = choice, "; ".join(words)
+            if not choice.is_better(best or now, rule, now):
+                continue
+            if rule.gathers and not choice.relieves_links_of(now):
+                reason = f"it saves less than {_WORTH_A_UNIT:.0%} of the bandwidth of any link, and takes another unit"
+                return None, RuleUse(rule=rule.name, operator=id_, applied=False, what=reason)
+            best, what = choice, "; ".join(words)
         if best is not None:
             saved = now.bytes_per_s - best.bytes_per_s
             cores = now.figures.cores - best.figures.cores if rule.saves == "load" else 0.0
@@ -254,6 +277,23 @@ class _RuleSearch:
             return None, None
         return None, RuleUse(rule=rule.name, operator=id_, applied=False, what=reason)
 
+    def _steps(
+        self, now: _Choice, rule: RewriteRule, id_: str
+    ) -> Iterator[tuple[Rewritten | NotRewritten, FlowFigures]]:
+        """Apply a rule again and again to the operators that it has moved; yield each result."""
+        figures, todo = now.figures, [id_]
+        for _ in range(_STEPS):
+            if not todo:
+                return
+            flow = _marked(figures.dataflow, now.layers) if rule.gathers and self._placed else figures.dataflow
+            result = rule.apply(flow, todo.pop(0))
+            if isinstance(result, Rewritten):
+                made = _marked(result.dataflow, {}) if rule.gathers and self._placed else result.dataflow
+                figures = figures.after(made, result.origins)
+                todo = [*result.moved, *todo]
+            if result is not None:
+                yield result, figures
+
     def _check(self, choice: _Choice) -> None:
         """Raise HeadwaterError if the dataflow cannot run in these layers."""
         flow = choice.figures.dataflow
@@ -261,11 +301,16 @@ class _RuleSearch:
 
 
 def _is_idle(choice: _Choice, id_: str) -> bool:
-    """Return whether an operator merges partial results, or joins rows with partners, that cross no link."""
+    """Return whether an operator merges partial results, joins rows with partners or is gathered, and none of it
+    crosses a link."""
     flow, layers = choice.figures.dataflow, choice.layers
-    above = [flow[i] for i in flow[id_].inputs] if id_ in flow else []
+    if id_ not in flow:
+        return False
+    above = [flow[i] for i in flow[id_].inputs]
     early = [o for o in above if getattr(o, "partial", None) is True or is_semi_join(o)]
-    return any(layers[o.id] == layers[id_] for o in early)
+    gathered = [c for c in flow.consumers[id_] if is_gathering(flow[c])]
+    useless = any(layers[c] in (layers[id_], *(layers[r] for r in flow.consumers[c])) for c in gathered)
+    return useless or any(layers[o.id] == layers[id_] for o in early)
 
 
 def _crosses(choice: _Choice, id_: str, rule: RewriteRule) -> bool:
@@ -287,29 +332,22 @@ def _crosses(choice: _Choice, id_: str, rule: RewriteRule) -> bool:
     return False
 
 
-def _steps(figures: FlowFigures, rule: RewriteRule, id_: str) -> Iterator[tuple[Rewritten | NotRewritten, FlowFigures]]:
-    """Apply a rule again and again to the operators that it has moved; yield each result."""
-    todo = [id_]
-    for _ in range(_STEPS):
-        if not todo:
-            return
-        result = rule.apply(figures.dataflow, todo.pop(0))
-        if isinstance(result, Rewritten):
-            figures = figures.after(result.dataflow, result.origins)
-            todo = [*result.moved, *todo]
-        if result is not None:
-            yield result, figures
+def _ends(figures: FlowFigures) -> dict[str, str]:
+    """Return the layers from which the search starts: sinks as high as their hosts allow, all others at the sources.
 
-
-def _ends(flow: Dataflow, continuum: Continuum) -> dict[str, str]:
-    """Return the layers from which the search starts: sinks as high as their hosts allow, all others at the sources."""
+    Operators that gather streams have theirs, and those behind them are not below.
+    """
+    flow, continuum, locations = figures.dataflow, figures.continuum, figures.locations
     found = dict.fromkeys(flow.order, continuum.layers[0].name)
-    locations = flow.locations or continuum.locations
-    for operator in flow.operators:
+    gathered: set[str] = set()
+    for operator in map(flow.__getitem__, flow.order):
         if isinstance(operator, Sink):
             found[operator.id] = _highest(continuum, locations, operator.requires)
         elif isinstance(operator, Source) and not operator.per_location:
             found[operator.id] = _common(continuum, locations)
+        elif is_gathering(operator) or gathered.intersection(operator.inputs):
+            gathered.add(operator.id)
+            found[operator.id] = figures.gathering_layer or found[operator.id]
     return found
 
 
@@ -331,9 +369,9 @@ def _common(continuum: Continuum, locations: tuple[str, ...]) -> str:
     return continuum.root.layer
 
 
-def _explicit(flow: Dataflow, layers: Mapping[str, str]) -> Dataflow:
-    """Return the dataflow with each operator marked with its layer."""
-    return replace(flow, operators=tuple(replace(o, layer=layers[o.id]) for o in flow.operators))
+def _marked(flow: Dataflow, layers: Mapping[str, str]) -> Dataflow:
+    """Return the dataflow with each operator marked with its layer, if it has one."""
+    return replace(flow, operators=tuple(replace(o, layer=layers.get(o.id)) for o in flow.operators))
 
 
 def _as_marked(flow: Dataflow, before: Dataflow, continuum: Continuum) -> Dataflow:

@@ -27,7 +27,8 @@ class OperatorProfile(BaseModel):
     """One operator. ``cpu_s``: core seconds per row in. ``selectivity``: rows out per row in.
 
     ``bytes_out``: per row, as it crosses a link or as a channel stores it. ``columns``: each column's bytes by itself,
-    as a share of the row's. ``state_bytes``: size of its state.
+    as a share of the row's. ``repeated``: the share of the bytes of a location's rows that those of another one repeat
+    if they cross a link in the same stream. ``state_bytes``: size of its state.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,6 +37,7 @@ class OperatorProfile(BaseModel):
     selectivity: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     bytes_out: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     columns: Mapping[str, Rate] | None = None
+    repeated: float | None = Field(default=None, ge=0, lt=1, allow_inf_nan=False)
     state_bytes: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
 

@@ -32,6 +32,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.networks import routed, tree
 from headwater.plan.profile import Known, Profile
 from headwater.plan.zoned import divided_edges, zones_by_name
+from headwater.rewrite.gathering import is_gathering
 
 BATCH_S = 0.5
 """Seconds added by a channel: its reader takes rows batch by batch."""
@@ -170,9 +171,11 @@ class Setting:
 
         These are sources, sinks, operators that read from above, operators in a zone by name, and operators that lead
         to a declaration of event time: where several zones are merged before it, rows of a slow one could be late.
+        Operators that gather streams are of use in one layer only.
         On the tree, so are the operators before and behind a zone by name: its streams keep their ends.
         """
-        found = {o for o in self.dataflow.order if isinstance(self.dataflow[o], (Source, Sink))}
+        flow = self.dataflow
+        found = {o for o in flow.order if isinstance(flow[o], (Source, Sink)) or is_gathering(flow[o])}
         found |= {id_ for _, id_ in self._down} | set(self.in_zones) | {o for edge in self._beside_tree for o in edge}
         todo = [o for o in self.dataflow.order if isinstance(self.dataflow[o], Watermark)]
         while todo:

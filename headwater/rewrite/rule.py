@@ -41,7 +41,8 @@ class RewriteRule:
 
     ``behind``: it is about the stream behind the operator; otherwise about the streams before it. ``saves``: it is
     applied where it saves bytes over links, or processor load without more bytes. ``makes_state``: its dataflow has
-    other state.
+    other state. ``gathers``: it adds a unit in a zone between. It is applied to a dataflow that is marked with the
+    layers chosen so far, and leaves the layer of that unit open.
     """
 
     name: str
@@ -50,3 +51,4 @@ class RewriteRule:
     behind: bool = False
     saves: Literal["bytes", "load"] = "bytes"
     makes_state: bool = False
+    gathers: bool = False

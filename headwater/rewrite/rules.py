@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from headwater.core.errors import PlacementError, suggestion
 from headwater.rewrite.aggregates import DROP_EARLY, GROUP_VALUES, SPLIT_AGGREGATE
 from headwater.rewrite.filters import FILTER_DOWN, FILTER_ORDER
+from headwater.rewrite.gathering import GATHER_STREAMS
 from headwater.rewrite.projections import PRUNE_COLUMNS, SELECT_DOWN
 from headwater.rewrite.rule import RewriteRule
 from headwater.rewrite.semijoins import SEMI_JOIN
@@ -20,8 +21,10 @@ RULES: tuple[RewriteRule, ...] = (
     GROUP_VALUES,
     DROP_EARLY,
     FILTER_ORDER,
+    GATHER_STREAMS,
 )
-"""Those that only leave things out come first: a rule that adds work has to save more than they do."""
+"""Those that only leave things out come first: a rule that adds work has to save more than they do, and one that adds a
+unit comes last."""
 
 
 def rules_without(names: Iterable[str]) -> tuple[RewriteRule, ...]:

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from headwater.channels.repetition import repeated_share, split_by
 from headwater.connectors.sources import can_be_malformed, source_frame, well_formed
 from headwater.connectors.sparksql import column_of
 from headwater.connectors.sparktypes import WINDOW_MARK
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _LEAST_ROWS = 1_000
 """Fewer rows cost less processor time than the start of a query, and give no result."""
+_COMPARED_ROWS = 5_000
+"""Rows of each location that are compared with those of other locations."""
 _SECONDS = 600
 """Timeout in seconds of a query over a sample."""
 
@@ -98,6 +101,7 @@ def profile(
             selectivity=1.0 if isinstance(operator, Source) else seen.rows_out / rows,
             bytes_out=work.bytes_out(name) if leaves else None,
             columns=work.columns(name) if leaves else None,
+            repeated=work.repeated(name) if leaves else None,
             state_bytes=work.state_bytes.get(name, 0.0),
         )
         observe(seen)
@@ -220,6 +224,15 @@ class _Work:
                     found[part.path_in_schema.partition(".")[0]] += part.total_compressed_size
         total = sum(found.values())
         return {column: size / total for column, size in found.items()}
+
+    def repeated(self, name: str) -> float | None:
+        """Return the share of a location's bytes that other locations repeat; None where no column tells them apart."""
+        import pyarrow.parquet as pq
+
+        if not (located := sorted(self._dataflow.types[name].located_by)):
+            return None
+        rows = pq.read_table(self._place(name), coerce_int96_timestamp_unit="us")
+        return repeated_share(split_by(rows, located, _COMPARED_ROWS))
 
     def _reading_of(self, name: str) -> float:
         """Return the processor time of reading an operator's output, a query's start included."""
