@@ -17,7 +17,7 @@ from headwater.dataflow.sources import Source
 from headwater.disk.checkpoint import newest_batch
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import Layout
-from headwater.plan.content import reads
+from headwater.plan.content import own_sources, reads
 from headwater.plan.model import Unit
 from headwater.plan.spec import UnitSpec
 from headwater.plan.state import kept_state
@@ -106,7 +106,7 @@ def dress(
     ``load`` does not fetch these files again.
     """
     names = [_stored(spec, name) if name else "" for name in names]
-    if not any(name and store.has_early(name) for name in names):
+    if _begins_empty(spec, transfer) or not any(name and store.has_early(name) for name in names):
         return None
     store = store.keeping(_kept(units.layout, spec.unit))
     found = {
@@ -233,9 +233,21 @@ def _assemble(
             )
         for reader in spec.own_readers[channel.operator]:
             log.advance(reader, at[channel.id])
+    if _begins_empty(spec, transfer):
+        return None  # without a checkpoint, it begins at the positions of its readers
     where = dict(zip(transfer.source_units, names, strict=True))
     blank = partial(_empty, units, spec)
     return assemble(units.layout.checkpoint(spec.unit), transfer, store, where, found, places, blank)
+
+
+def _begins_empty(spec: UnitSpec, transfer: StateTransfer) -> bool:
+    """Return whether a unit has operators with state, and takes over positions in channels alone.
+
+    Spark starts no query at a later batch without the state of its operators.
+    """
+    if transfer.shares or transfer.fresh or not kept_state(spec.flow, spec.unit):
+        return False
+    return not own_sources(spec.flow, spec.unit)
 
 
 def _known(store: StateStore, name: str) -> Saved:

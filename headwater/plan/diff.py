@@ -376,8 +376,16 @@ class _Comparison:
         self._found_transfers[transfer.unit] = transfer
         others = [d for d in transfer.source_units if d != transfer.unit]
         state: State = "transferred" if transfer.shares else "none"
-        reasons = [reason, f"it takes over the state of {', '.join(others)}" if others else ""]
+        reasons = [reason]
+        if found := [d for d in others if self._continues(d, transfer.unit)]:
+            reasons.append(f"it takes over the state of {', '.join(found)}")
+        if found := [d for d in others if not self._continues(d, transfer.unit)]:
+            reasons.append(f"it reads on where {', '.join(found)} ended")
         return UnitChange(unit=transfer.unit, action=action, state=state, reason="; ".join(r for r in reasons if r))
+
+    def _continues(self, old: str, new: str) -> bool:
+        """Return whether operators of a unit of the running plan run in a unit of the wanted one."""
+        return not set(self._before[old].operators).isdisjoint(self._after[new].operators)
 
     def _replace(self, old: Unit, new: Unit, reason: str) -> UnitChange:
         self._epochs[new.id] = old.epoch + 1
@@ -485,9 +493,13 @@ class _Comparison:
                     hint=f"allow it with --reset-state {unit.id}, or keep names, layers and cuts unchanged",
                 )
             )
-        goes_on = list(dict.fromkeys([*(c.unit for c in takers), *heirs]))
-        reason = f"its operators continue in {', '.join(goes_on)}" if goes_on else "it is not in the new plan"
-        return UnitChange(unit=unit.id, action="stop", state=state, reason=reason)
+        goes_on = list(dict.fromkeys([*(c.unit for c in takers if self._continues(unit.id, c.unit)), *heirs]))
+        readers = [c.unit for c in takers if c.unit not in goes_on]
+        reasons = [f"its operators continue in {', '.join(goes_on)}"] if goes_on else []
+        reasons += [f"{', '.join(readers)} reads on where it ends"] if readers else []
+        return UnitChange(
+            unit=unit.id, action="stop", state=state, reason="; ".join(reasons) or "it is not in the new plan"
+        )
 
     # ------------------------------------------------------------ readers
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from headwater.core.errors import DeploymentError
 from headwater.dataflow import stateful
+from headwater.dataflow.graph import Graph
 from headwater.dataflow.sinks import MemorySink
 from headwater.dataflow.sources import BridgedSource, Source
 from headwater.plan.content import own_sources
@@ -150,7 +151,8 @@ class TransferPlanner:
         first = [k for k in kept if k.number not in numbers and k.operator in self._begin]
         # The state of a scan has a fixed form, which can be created empty.
         fresh += [k.operator for k in first if k.tag is None]
-        if fresh:
+        # A unit that comes between others has no operator of theirs, and begins without state.
+        if fresh and any(set(unit.operators) & set(self._old.unit(v).operators) for v in source_units):
             raise _refused(unit, f"{listed(fresh)} becomes stateful in the middle of the stream")
         return StateTransfer(
             unit=unit.id,
@@ -195,7 +197,9 @@ class TransferPlanner:
         addition to its own."""
         more = set(unit.operators) - set(old.operators)
         others = [v for v in self._old.serving(unit.locations) if v.id != old.id]
-        return any(more & set(v.operators) for v in others) or bool(self.shift(unit, old))
+        if any(more & set(v.operators) for v in others) or self.shift(unit, old):
+            return True
+        return any(self._passes_on(v, i, unit) for i in self._channels_read(unit) for v in others)
 
     def shift(self, unit: Unit, old: Unit) -> str:
         """Return which locations a unit takes from, or leaves to, other units; '' for none."""
@@ -312,7 +316,11 @@ class TransferPlanner:
                 before = self._before.get(channel.id) if channel.operator == input_ else None
                 for reader in before.consumers if before is not None else ():
                     read.setdefault(reader, []).append(channel.id)
-        readers = [v for v in near if v.id in read and behind & set(v.operators)]
+        readers = [
+            v
+            for v in near
+            if v.id in read and (behind & set(v.operators) or (not itself and self._passes_on(v, input_, unit)))
+        ]
         if any(v.part == unit.part for v in readers):
             readers = [v for v in readers if v.part == unit.part]
         places = [place for v in readers for place in read[v.id]]
@@ -323,6 +331,23 @@ class TransferPlanner:
         if away and itself and isinstance(self._new.dataflow[input_], BridgedSource):
             raise _refused(unit, f"unread records of '{input_}' are on the disk of zone {away[0]}")
         return Reading(operator=input_, source_units=tuple(v.id for v in readers), level=level)
+
+    def _channels_read(self, unit: Unit) -> Iterable[str]:
+        """Return the operators whose channels a unit reads."""
+        return dict.fromkeys(c.operator for c in self._new.inputs(unit))
+
+    def _passes_on(self, old: Unit, input_: str, unit: Unit) -> bool:
+        """Return whether a running unit reads a stream no longer, and a new unit does, for the same operators.
+
+        So it is where a unit comes, or goes, between a stream and its reader.
+        """
+        if input_ not in self._read_by(old):
+            return False
+        heir = next((u for u in self._new.units if u.id == old.id), None)
+        if heir is not None and (heir == unit or input_ in self._channels_read(heir)):
+            return False
+        served = _served(self._old.dataflow, input_, old.operators)
+        return not served.isdisjoint(_served(self._new.dataflow, input_, unit.operators))
 
     def _unread(self, unit: Unit, reading: Reading) -> list[Channel]:
         """Return the channels of an input that none of its source units has read."""
@@ -380,6 +405,12 @@ class TransferPlanner:
             elif reading.source_units:
                 found |= {v.id for v in near}
         return found
+
+
+def _served(flow: Graph, input_: str, inside: Iterable[str]) -> set[str]:
+    """Return the operators of a unit behind one of its inputs, and all behind them."""
+    own = below_of(flow, input_, frozenset(inside))
+    return own.union(*(below_of(flow, id_, frozenset(flow.order)) for id_ in own))
 
 
 def beginning(running: DeploymentPlan, wanted: DeploymentPlan) -> frozenset[str]:

@@ -32,7 +32,12 @@ zones:
   E2: {layer: edge, parent: S1, link: {bandwidth: 100kbit/s}, locations: [L2]}
 """)
 NAME = "gathering"
-PROFILE = Profile(dataflow=NAME, operators={"warm": OperatorProfile(selectivity=0.5, bytes_out=60.0, repeated=0.5)})
+# All rows of a location are sent on, since what is made of them takes more bytes.
+OPERATORS = {name: OperatorProfile(bytes_out=60.0) for name in ("select", "aggregate", "count_window")}
+PROFILE = Profile(
+    dataflow=NAME,
+    operators={**OPERATORS, "warm": OperatorProfile(selectivity=0.5, bytes_out=30.0, repeated=0.5)},
+)
 
 
 def flow_of(path: str, *, marked: bool) -> Dataflow:
