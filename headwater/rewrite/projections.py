@@ -9,6 +9,7 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sinks import Sink
 from headwater.rewrite.editing import apart, edited_flow, fresh_name, reading
+from headwater.rewrite.gathering import is_gathering
 from headwater.rewrite.liveness import used_columns
 from headwater.rewrite.rule import NotRewritten, RewriteRule, Rewritten, RuleResult
 from headwater.sql.lexer import quote_name
@@ -23,7 +24,7 @@ def select_down(flow: Dataflow, id_: str) -> RuleResult:
     Precondition: it requires no hosts of its own. It computes the same expressions over the same rows.
     """
     select = flow[id_]
-    if not isinstance(select, ops.Select):
+    if not isinstance(select, ops.Select) or is_gathering(select):
         return None
     above = flow[select.inputs[0]]
     if above.layer == select.layer or isinstance(above, ops.ToLocations):

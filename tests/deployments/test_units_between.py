@@ -1,4 +1,4 @@
-"""A unit comes between a stream and its reader, changes its name, and goes, while rows flow: none is lost or doubled."""
+"""A unit comes between a stream and its reader, changes its name and goes while rows flow: each row counts once."""
 
 from __future__ import annotations
 
