@@ -288,19 +288,26 @@ def measure(
                 f"'{sink}' differs from one batch run: {difference.examples}", where=plan.dataflow.name
             )
     found: dict[str, int] = {}
-    sent = {id_: bytes_of_stream(log) for id_, log in crossing.items()}
+    operators = {channel.id: channel.operator for channel in plan.channels}
+    sent = {id_: bytes_of_stream(log, plan.dataflow, operators[id_]) for id_, log in crossing.items()}
     for channel in plan.channels:
         for link in channel.links:
             found[link] = found.get(link, 0) + sent[channel.id]
     return found
 
 
-def bytes_of_stream(log: FileLog) -> int:
+def bytes_of_stream(log: FileLog, flow: Dataflow, operator: str) -> int:
     """Return the bytes of all rows of a log as another zone gets them: in one stream, from the beginning on."""
+    from headwater.agent.relays import described_columns
     from headwater.channels.entrysender import EntrySender
     from headwater.channels.followed import Begin
+    from headwater.channels.linkstream import description
+    from headwater.channels.streamhistory import ReceivedHistory, SentHistories
 
-    sender = EntrySender(expands=True)
+    asked = ReceivedHistory(described_columns(flow, operator)).next_stream()
+    schema = log.schema()
+    history = SentHistories().begin(READER, asked, b"" if schema is None else description(schema))
+    sender = EntrySender(expands=True, history=history)
     assert log.earliest() == 0, "entries are missing"
     messages = (m for entry in log.entries(0, log.latest()) for m in sender.send(log, entry, Begin()))
     return sum(len(m.part.data) for m in messages if m.part is not None)

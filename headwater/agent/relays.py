@@ -12,16 +12,28 @@ from headwater.channels.channelspec import channel_spec, is_copied
 from headwater.channels.filelog import FileLog
 from headwater.channels.flight import FlightLog
 from headwater.channels.linkmeter import LinkMeter
+from headwater.channels.linkstream import description
 from headwater.channels.open import open_log
 from headwater.channels.relay import PolledLog, Relay, Remote, relay_reader, unregister
+from headwater.channels.segments import normal_type
 from headwater.channels.streamhistory import ReceivedHistory
 from headwater.channels.wire import Credentials, Wire, ca_file
+from headwater.connectors.pythonvalues import arrow_type
 from headwater.core.errors import ChannelError, NoSuchLog, Unavailable
 from headwater.core.metrics import LinkProgress
+from headwater.dataflow.graph import Graph
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
 from headwater.plan.model import Channel
 from headwater.plan.spec import UnitSpec
+
+
+def described_columns(flow: Graph, operator: str) -> bytes:
+    """Return the description of the columns of an operator's channel (``linkstream.description``)."""
+    import pyarrow as pa
+
+    columns = flow.types[operator].schema.columns
+    return description(pa.schema([pa.field(c.name, normal_type(arrow_type(c.type))) for c in columns]))
 
 
 class Relays:
@@ -57,7 +69,7 @@ class Relays:
                 continue
             link = channel.links[0] if channel.links else channel.node
             self._relays[channel.id] = relay = Relay(
-                partial(self.connect, spec, channel, ReceivedHistory()),
+                partial(self.connect, spec, channel, ReceivedHistory(described_columns(spec.flow, channel.operator))),
                 f"{self._deployment}/{channel.id}",
                 FileLog(self._layout.channel(channel), fsync=self._settings.channel.fsync),
                 reader=relay_reader(self._node),

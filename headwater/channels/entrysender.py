@@ -89,8 +89,8 @@ class EntrySender:
     def _part(self, piece: int, offset: int, chunk: bytes, level: int | None) -> Bytes:
         if level is None:
             return Bytes(piece, offset, chunk)
-        data, begins = self._history.compress(chunk, level)
-        return Bytes(piece, offset, data, expanded=True, begins=begins)
+        data, begins, known = self._history.compress(chunk, level)
+        return Bytes(piece, offset, data, expanded=True, begins=begins, known=known)
 
 
 def _content(log: FileLog, segment: Segment) -> memoryview | None:

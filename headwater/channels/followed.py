@@ -19,7 +19,7 @@ from headwater.channels.segments import Segment
 from headwater.core.compatible import known
 
 _HEAD = struct.Struct("<dB")
-_FLOOR, _BYTES, _ENTRY, _EXPANDED, _BEGINS = 1, 2, 4, 8, 16
+_FLOOR, _BYTES, _ENTRY, _EXPANDED, _BEGINS, _KNOWN = 1, 2, 4, 8, 16, 32
 _MOST = 64 * 2**20
 """Bytes of an entry above which its message is taken for a damaged one."""
 
@@ -56,7 +56,8 @@ class Bytes:
 
     ``expanded``: of the segment with columns that are not compressed (``linkstream.uncompressed_blocks``), which
     ``offset`` counts; a message holds such a part in the form of a ``LinkCompressor``, a new one where it ``begins``:
-    it may repeat the last bytes before it (``streamhistory``).
+    it may repeat the last bytes before it (``streamhistory``). ``known``: the number of these bytes where a short stream
+    begins; None of an older sender.
     """
 
     piece: int
@@ -64,6 +65,7 @@ class Bytes:
     data: memoryview | bytes
     expanded: bool = False
     begins: bool = False
+    known: int | None = None
     compressed: int | None = None
     """The bytes that crossed the link for a part that was decompressed."""
 
@@ -98,6 +100,7 @@ class RelayMessage:
         flags = sum(kind for kind, item in kinds if item is not None)
         if self.part is not None:
             flags += _EXPANDED * self.part.expanded + _BEGINS * self.part.begins
+            flags += _KNOWN * (self.part.known is not None)
         out.data += _HEAD.pack(self.sent, flags)
         if self.floor is not None:
             out.bytes(_squeezed(asdict(self.floor)))
@@ -106,6 +109,8 @@ class RelayMessage:
         if self.part is not None:
             out.number(self.part.piece)
             out.number(self.part.offset)
+            if self.part.known is not None:
+                out.number(self.part.known)
             out.bytes(self.part.data)
         return bytes(out.data)
 
@@ -121,7 +126,8 @@ class RelayMessage:
             raise MalformedBytes(f"{error}") from None
         part = None
         if kinds & _BYTES:
-            part = Bytes(of.number(), of.number(), of.bytes(), bool(kinds & _EXPANDED), bool(kinds & _BEGINS))
+            piece, offset, known_bytes = of.number(), of.number(), of.size() if kinds & _KNOWN else None
+            part = Bytes(piece, offset, of.bytes(), bool(kinds & _EXPANDED), bool(kinds & _BEGINS), known_bytes)
         if not of.at_end:
             raise MalformedBytes("bytes behind a message")
         return cls(sent=sent, floor=floor, part=part, entry=entry)

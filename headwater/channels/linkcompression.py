@@ -21,28 +21,33 @@ HISTORY_LOG = 20
 MOST_PART = 8 * 2**20
 """Bytes of an uncompressed part above which it is refused."""
 _HASH_LOG, _CHAIN_LOG = 18, 19
+LEAST_BEFORE = 256 * 1024
+"""Number of bytes before a *short* stream, zeros first: zstd sizes its tables by them. With few bytes before it, a
+stream would take up to twice as many bytes, to its end."""
 _FED = 1024  # compressed bytes at a time: they give 32 MiB at most
 
 
 class LinkCompressor:
     """Compress the parts of a stream in order; ``level`` is that of zstd.
 
-    ``before``: bytes that parts may repeat, as if they had been sent before them.
+    ``before``: bytes that parts may repeat, as if they had been sent before them. ``short``: the stream lacks the four
+    bytes that name zstd's format, and the bytes before it are filled up (``LEAST_BEFORE``).
     """
 
-    def __init__(self, level: int, before: bytes = b"") -> None:
+    def __init__(self, level: int, before: bytes = b"", *, short: bool = False) -> None:
         import zstandard
 
         self.level = level
         usual = zstandard.ZstdCompressionParameters.from_level(level, window_log=HISTORY_LOG)
         parameters = zstandard.ZstdCompressionParameters.from_level(
             level,
+            format=_format(short),
             window_log=HISTORY_LOG,
             hash_log=min(usual.hash_log, _HASH_LOG),
             chain_log=min(usual.chain_log, _CHAIN_LOG),
         )
         self._stream = zstandard.ZstdCompressor(
-            compression_params=parameters, dict_data=_dictionary(before)
+            compression_params=parameters, dict_data=_dictionary(before, short)
         ).compressobj()
         self._flush = zstandard.COMPRESSOBJ_FLUSH_BLOCK
 
@@ -52,13 +57,16 @@ class LinkCompressor:
 
 
 class LinkDecompressor:
-    """Read the parts of a stream that a ``LinkCompressor`` has compressed, in the same order; ``before``: its bytes."""
+    """Read the parts of a stream that a ``LinkCompressor`` has compressed, in the same order.
 
-    def __init__(self, before: bytes = b"") -> None:
+    ``before``, ``short``: as there.
+    """
+
+    def __init__(self, before: bytes = b"", *, short: bool = False) -> None:
         import zstandard
 
         self._stream = zstandard.ZstdDecompressor(
-            dict_data=_dictionary(before), max_window_size=1 << HISTORY_LOG
+            dict_data=_dictionary(before, short), max_window_size=1 << HISTORY_LOG, format=_format(short)
         ).decompressobj()
 
     def decompress(self, part: Buffer) -> bytes:
@@ -77,8 +85,16 @@ class LinkDecompressor:
         return bytes(found)
 
 
-def _dictionary(before: bytes) -> zstandard.ZstdCompressionDict | None:
+def _format(short: bool) -> int:
     import zstandard
 
-    raw = zstandard.DICT_TYPE_RAWCONTENT
-    return zstandard.ZstdCompressionDict(before, dict_type=raw) if before else None
+    return zstandard.FORMAT_ZSTD1_MAGICLESS if short else zstandard.FORMAT_ZSTD1
+
+
+def _dictionary(before: bytes, short: bool) -> zstandard.ZstdCompressionDict | None:
+    import zstandard
+
+    if not before:
+        return None
+    filled = bytes(max(0, LEAST_BEFORE - len(before))) + before if short else before
+    return zstandard.ZstdCompressionDict(filled, dict_type=zstandard.DICT_TYPE_RAWCONTENT)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headwater.channels.blocks import decode_block, encode_block, uncompressed_block
+from headwater.channels.blocks import decode_block, encodable, encode_block, uncompressed_block
 from headwater.channels.bytestream import ByteReader, ByteWriter, MalformedBytes
 
 if TYPE_CHECKING:
@@ -158,6 +158,14 @@ class LinkStream:
     def _put(self, kind: int, data: bytes) -> None:
         self._out.write(_head(kind, len(data)))
         self._out.write(data)
+
+
+def description(schema: pa.Schema) -> bytes:
+    """Return the bytes with which the rows of a schema begin as blocks; none for one that has no blocks."""
+    if not encodable(schema):
+        return b""
+    block = uncompressed_block(encode_block(schema.empty_table(), level=LEVELS[0]))
+    return MAGIC + _head(_COLUMNS, len(block)) + block
 
 
 def read_blocks(data: Buffer) -> Iterator[pa.RecordBatch]:

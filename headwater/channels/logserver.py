@@ -25,6 +25,7 @@ from headwater.channels.entrysender import EntrySender, message
 from headwater.channels.filelog import FileLog
 from headwater.channels.flight import CHUNK, FOLLOW_SECONDS, SIGN_OF_LIFE
 from headwater.channels.followed import Begin, RelayMessage
+from headwater.channels.linkstream import description
 from headwater.channels.sentmeter import SentMeter
 from headwater.channels.streamhistory import Continuation, SentHistories
 from headwater.channels.wire import Action, Caller, TokenCheck, parsed, sending_errors
@@ -96,7 +97,8 @@ class LogService:
         self, log: FileLog, seq: int, begin: Begin, body: Mapping[str, Any], seconds: float
     ) -> Iterator[RelayMessage]:
         name, asked = str(body["log"]), Continuation.from_request(body)
-        history = self._histories.begin(name, asked)
+        schema = log.schema()
+        history = self._histories.begin(name, asked, b"" if schema is None else description(schema))
         sender = EntrySender(expands=bool(body.get("expands")), history=history)
         watch = FileWatch()
         self._watches.add(watch)

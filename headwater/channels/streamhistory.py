@@ -2,7 +2,9 @@
 
 A stream ends after a while, or with its link. The request for the next stream names the stream before, with the number
 of its compressed parts that have arrived. Both ends know the content of these parts, and the next stream may repeat the
-last bytes of it. The history is empty where an end was restarted, or the sender no longer has these bytes.
+last bytes of it. The history is empty where the sender no longer has these bytes. A stream without one before it, the
+first or the first after an end was restarted, may repeat the description of the channel's columns, if both ends have
+the same (``linkstream.description``).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -29,11 +32,16 @@ KEPT, KEPT_SECONDS = 16, 600.0
 
 @dataclass(frozen=True)
 class Continuation:
-    """The name of a stream, and the stream before it, of which so many compressed parts have arrived."""
+    """The name of a stream, and the stream before it, of which so many compressed parts have arrived.
+
+    ``described``: the checksum of the columns' description, 0 where the receiver has none; None of an older receiver,
+    which cannot read short streams (``linkcompression``).
+    """
 
     stream: str = ""
     after: str = ""
     parts: int = 0
+    described: int | None = None
 
     def to_request(self) -> dict[str, Any]:
         """Return the fields of a request."""
@@ -42,13 +50,23 @@ class Continuation:
     @classmethod
     def from_request(cls, body: Mapping[str, Any]) -> Continuation:
         """Read the fields of a request, which may lack them."""
-        return cls(str(body.get("stream", "")), str(body.get("after", "")), int(body.get("parts", 0)))
+        described = body.get("described")
+        return cls(
+            str(body.get("stream", "")),
+            str(body.get("after", "")),
+            int(body.get("parts", 0)),
+            None if described is None else int(described),
+        )
 
 
 class ReceivedHistory:
-    """The receiving end: the last bytes that the streams of a log have brought."""
+    """The receiving end: the last bytes that the streams of a log have brought.
 
-    def __init__(self) -> None:
+    ``description``: of the channel's columns, as far as it is known.
+    """
+
+    def __init__(self, description: bytes = b"") -> None:
+        self._description = description
         self._stream = ""
         self._parts = 0
         self._text = bytearray()
@@ -58,14 +76,19 @@ class ReceivedHistory:
 
     def next_stream(self) -> Continuation:
         """Name the next stream, which is to go on where this one ended."""
-        asked = Continuation(secrets.token_hex(8), self._stream if self.accepted else "", self._parts)
+        after = self._stream if self.accepted else ""
+        if not after:
+            self._text[:] = self._description
+        asked = Continuation(secrets.token_hex(8), after, self._parts, zlib.crc32(self._description))
         self._stream, self._parts, self.accepted = asked.stream, 0, True
         return asked
 
     def decompressed(self, part: Bytes) -> Bytes:
         """Return a part as it was; raise MalformedBytes where that is not possible."""
-        if part.begins or self._decompressor is None:
-            # More than the sender refers to does no harm: references count from the end.
+        if part.known is not None:
+            self._decompressor = LinkDecompressor(bytes(self._text[len(self._text) - part.known :]), short=True)
+        elif part.begins or self._decompressor is None:
+            # More than an older sender refers to does no harm: references count from the end.
             self._decompressor = LinkDecompressor(bytes(self._text))
         self._parts += 1
         data = self._decompressor.decompress(part.data)
@@ -75,14 +98,15 @@ class ReceivedHistory:
 
 
 class SentHistory:
-    """The sending end of one stream; ``text`` are the bytes before it that both ends know.
+    """The sending end of one stream, which the receiver has ``asked`` for; ``text``: what both ends know before it.
 
-    ``named``: whether the receiver has named the stream; an older version does not, and can go on with nothing.
+    An older receiver names no stream, and can go on with nothing.
     """
 
-    def __init__(self, text: bytes = b"", *, named: bool = False) -> None:
+    def __init__(self, text: bytes = b"", asked: Continuation = Continuation()) -> None:  # noqa: B008 - frozen
         self._lock = threading.Lock()
-        self._most = SENT if named else 0
+        self._most = SENT if asked.stream else 0
+        self._short = asked.described is not None
         self._text = bytearray(text)
         self._dropped = 0
         """Number of bytes that are no longer in the text."""
@@ -92,18 +116,24 @@ class SentHistory:
         self.ended: float | None = None
         """When the stream ended; None while it is open."""
 
-    def compress(self, part: bytes, level: int) -> tuple[bytes, bool]:
-        """Return a part as it is sent, and whether a compressor begins with it."""
+    def compress(self, part: bytes, level: int) -> tuple[bytes, bool, int | None]:
+        """Return a part as it is sent, and whether a compressor begins with it.
+
+        Also return the number of bytes before it that it may repeat, if a short stream begins.
+        """
+        known = None
         with self._lock:
             begins = self._compressor is None or self._compressor.level != level
             if self._compressor is None or begins:
-                self._compressor = LinkCompressor(level, bytes(self._text[-REPEATABLE:]))
+                before = bytes(self._text[-REPEATABLE:])
+                known = len(before) if self._short else None
+                self._compressor = LinkCompressor(level, before, short=self._short)
             self._text += part
             self._ends.append(self._ends[-1] + len(part))
             if (surplus := len(self._text) - self._most) > 0:
                 del self._text[:surplus]
                 self._dropped += surplus
-            return self._compressor.compress(part), begins
+            return self._compressor.compress(part), begins, known
 
     def up_to(self, parts: int) -> bytes | None:
         """Return the bytes that the next stream may repeat if so many parts have arrived; None if they are gone."""
@@ -128,13 +158,18 @@ class SentHistories:
         self._lock = threading.Lock()
         self._histories: dict[tuple[str, str], SentHistory] = {}
 
-    def begin(self, log: str, asked: Continuation) -> SentHistory:
-        """Return the history of a new stream, which goes on with that of the stream before if both ends can."""
+    def begin(self, log: str, asked: Continuation, description: bytes = b"") -> SentHistory:
+        """Return the history of a new stream, which goes on with that of the stream before if both ends can.
+
+        ``description``: of the log's columns.
+        """
         with self._lock:
             self._drop()
             before = self._histories.pop((log, asked.after), None)
             text = None if before is None else before.up_to(asked.parts)
-            found = SentHistory(text or b"", named=bool(asked.stream))
+            if not asked.after and asked.described == zlib.crc32(description):
+                text = description
+            found = SentHistory(text or b"", asked)
             self._histories[log, asked.stream] = found
             return found
 
