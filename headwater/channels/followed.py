@@ -56,8 +56,8 @@ class Bytes:
 
     ``expanded``: of the segment with columns that are not compressed (``linkstream.uncompressed_blocks``), which
     ``offset`` counts; a message holds such a part in the form of a ``LinkCompressor``, a new one where it ``begins``:
-    it may repeat the last bytes before it (``streamhistory``). ``known``: the number of these bytes where a short stream
-    begins; None of an older sender.
+    it may repeat the last bytes before it (``streamhistory``). ``known``: the number of these bytes where a short
+    stream begins; None of an older sender.
     """
 
     piece: int

@@ -103,7 +103,7 @@ class SentHistory:
     An older receiver names no stream, and can go on with nothing.
     """
 
-    def __init__(self, text: bytes = b"", asked: Continuation = Continuation()) -> None:  # noqa: B008 - frozen
+    def __init__(self, text: bytes = b"", asked: Continuation = Continuation()) -> None:
         self._lock = threading.Lock()
         self._most = SENT if asked.stream else 0
         self._short = asked.described is not None

@@ -19,10 +19,10 @@ from headwater.channels.linkcompression import LEAST_BEFORE, LinkCompressor, Lin
 from headwater.channels.linkstream import LEVELS, description
 from headwater.channels.logserver import LogService
 from headwater.channels.relay import Remote
-from headwater.channels.segments import normal_schema
+from headwater.channels.segments import FOR_LINK, normal_schema
 from headwater.channels.streamhistory import Continuation, ReceivedHistory, SentHistories
 from headwater.dataflow.builder import flow
-from tests.unit.test_entrysender import FOR_LINK, made, publish, rows
+from tests.unit.test_entrysender import made, publish, rows
 
 DESCRIBED = description(rows(0, 1).schema)
 
