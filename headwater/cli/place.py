@@ -83,7 +83,7 @@ WithoutRules = Annotated[
     typer.Option(
         "--no-rewrite-rule",
         help="With --rewrite: a rule to leave out (filter-down, filter-order, select-down, prune-columns, semi-join, "
-        "split-aggregate, group-values or drop-early); repeatable.",
+        "split-aggregate, group-values, drop-early or gather-streams); repeatable.",
         show_default=False,
     ),
 ]
