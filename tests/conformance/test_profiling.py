@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -70,6 +71,25 @@ def test_costs_selectivities_and_state_are_measured(endpoint: LocalEndpoint, tmp
     assert sum(shares.values()) == pytest.approx(1.0) and min(shares.values()) > 0
     assert set(figures["means"].columns or {}) == {"window", "machine", "n"}
     assert Profile.from_json(found.to_json()) == found
+
+
+def test_what_locations_repeat_of_each_other_is_measured(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    drawn = random.Random(5)
+    words = [drawn.randbytes(40).hex() for _ in range(60)]
+    for location in ("L1", "L2"):
+        (tmp_path / location).mkdir()
+        lines = [f"{drawn.choice(words)},{n}" for n in range(1_500)]
+        (tmp_path / location / "a.csv").write_text("\n".join(lines) + "\n")
+    f = hw.flow("words", locations=["L1", "L2"])
+    read = f.read.csv(f"{tmp_path}/{{location}}", "word string, n bigint", location_as="location").named("read")
+    read.select("word").named("bare").write.memory("out")
+    sample = {"read": {location: str(tmp_path / location) for location in ("L1", "L2")}}
+    found = profile(endpoint.session(), f.build(), sample, tmp_path / "work", repeats=1).operators
+    share = found["read"].repeated
+    assert share is not None and 0.1 < share < 0.99
+    assert found["bare"].repeated is None, "no column tells the locations apart"
+    alone = profile(endpoint.session(), f.build(), {"read": {"L1": sample["read"]["L1"]}}, tmp_path / "one", repeats=1)
+    assert alone.operators["read"].repeated is None
 
 
 def test_what_has_no_sample_is_said(endpoint: LocalEndpoint, tmp_path: Path) -> None:
