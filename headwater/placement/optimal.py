@@ -24,8 +24,6 @@ from headwater.placement.tables import Tables, tables_of_groups, tables_over
 
 _EACH = 4
 """Values that a search in depth tries at least, of each operator: enough to find a placement."""
-_MORE = 40
-"""Values that it tries where a placement is known and a search in breadth follows, which proves more."""
 _DEPTH_STEP, _BEAM_STEP, _STREAM, _ENTRY = 30.0, 0.6, 50.0, 0.007
 """Microseconds of a step of a search, of a stream in tables and of an entry, as measured once: results are the same on
 any machine."""
@@ -164,10 +162,7 @@ def _searched(
     """Search in depth, which knows no prices, and in breadth if that does not end in time."""
     if tables.charges:
         return _wide(tables, effort, _Outcome(*known, tables.bound, False, tables.eliminated.solution()))
-    nodes = max(effort.nodes, _EACH * len(tables.problem.application))
-    if known[0] is not None and effort.width:
-        nodes = min(nodes, _MORE)
-    search = DepthFirst(tables, nodes, known[1])
+    search = DepthFirst(tables, max(effort.nodes, _EACH * len(tables.problem.application)), known[1])
     search.run()
     found = search.best or known[0], search.least
     work = _DEPTH_STEP * search.nodes

@@ -206,8 +206,7 @@ def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> Strategy
         return StrategyChoice(found.placement, found.bound)
     if found.impossible:
         raise _impossible(problem)
-    near = found.placement is not None and found.latency <= found.bound * (1 + _NEAR)
-    placement = others.any_improved(0 if near else _IMPROVED, found.placement)
+    placement = others.any_improved(_IMPROVED, found.placement)
     if evaluate(problem, placement).latency > found.bound * (1 + _FAR):
         placement = others.any_improved(None, placement, enough=found.bound * (1 + _NEAR))
     if evaluate(problem, placement).latency <= found.bound * (1 + 1e-9):
