@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from headwater.channels.bytestream import MalformedBytes
 from headwater.channels.linkcompression import LinkCompressor, LinkDecompressor
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class ReceivedHistory:
     def decompressed(self, part: Bytes) -> Bytes:
         """Return a part as it was; raise MalformedBytes where that is not possible."""
         if part.known is not None:
+            if part.known > len(self._text):
+                raise MalformedBytes(f"it may repeat {part.known} bytes, of which {len(self._text)} are known here")
             self._decompressor = LinkDecompressor(bytes(self._text[len(self._text) - part.known :]), short=True)
         elif part.begins or self._decompressor is None:
             # More than an older sender refers to does no harm: references count from the end.

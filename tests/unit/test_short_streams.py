@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.agent.relays import described_columns
+from headwater.channels.bytestream import MalformedBytes
 from headwater.channels.followed import Bytes, RelayMessage
 from headwater.channels.linkcompression import LEAST_BEFORE, LinkCompressor, LinkDecompressor
 from headwater.channels.linkstream import LEVELS, description
@@ -83,6 +85,16 @@ def test_a_first_stream_repeats_the_description_that_both_ends_have(asked: Conti
     short = LinkDecompressor(DESCRIBED if known else b"", short=True) if known is not None else LinkDecompressor()
     assert short.decompress(part) == DESCRIBED
     assert history.compress(b"more", LEVELS[0])[1:] == (False, None)
+
+
+def test_bytes_that_the_receiver_does_not_have_are_refused() -> None:
+    history = ReceivedHistory(DESCRIBED)
+    history.next_stream()
+    part = LinkCompressor(LEVELS[0], DESCRIBED, short=True).compress(DESCRIBED)
+    longer = Bytes(0, 0, part, expanded=True, begins=True, known=len(DESCRIBED) + 1)
+    with pytest.raises(MalformedBytes, match="are known here"):
+        history.decompressed(longer)
+    assert history.decompressed(replace(longer, known=len(DESCRIBED))).data == DESCRIBED
 
 
 def test_a_described_stream_takes_fewer_bytes(tmp_path: Path) -> None:
