@@ -301,8 +301,7 @@ class _RuleSearch:
 
 
 def _is_idle(choice: _Choice, id_: str) -> bool:
-    """Return whether an operator merges partial results, joins rows with partners or is gathered, and none of it
-    crosses a link."""
+    """Return whether an operator's partial results or partners, or its gathered stream, cross no link."""
     flow, layers = choice.figures.dataflow, choice.layers
     if id_ not in flow:
         return False
