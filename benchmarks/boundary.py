@@ -39,7 +39,7 @@ from examples.nexmark.flow import QUERIES
 from headwater.channels.blocks import encode_block
 from headwater.channels.linkstream import LEVELS
 from headwater.channels.repetition import repeated_share, split_by
-from headwater.channels.segments import conform, normal_schema
+from headwater.channels.segments import conformed
 from headwater.continuum.model import Continuum
 from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.graph import Dataflow
@@ -373,14 +373,6 @@ def compressed(rows: pa.Table) -> int:
         sizes.append(int(pa.Codec("zstd", LEVEL).compress(sink.getvalue()).size))
         sizes.append(len(encode_block(conformed(ordered), level=LEVEL)))
     return min(sizes)
-
-
-def conformed(rows: pa.Table) -> pa.Table:
-    """Return rows with the types that channels store."""
-    import pyarrow as pa
-
-    schema = normal_schema(rows.schema)
-    return pa.Table.from_batches([conform(batch, schema) for batch in rows.combine_chunks().to_batches()], schema)
 
 
 def thin(continuum: Continuum) -> Continuum:

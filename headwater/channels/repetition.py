@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headwater.channels.blocks import encodable, encode_block, uncompressed_block
 from headwater.channels.linkcompression import LinkCompressor
 from headwater.channels.linkstream import LEVELS
-from headwater.channels.segments import conform, normal_schema
+from headwater.channels.segments import conformed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,22 +41,13 @@ def repeated_share(locations: Sequence[pa.Table]) -> float | None:
     """
     import pyarrow as pa
 
-    schema = normal_schema(locations[0].schema) if locations else None
-    if schema is None or len(locations) < 2 or not encodable(schema):
-        return None
-    own = [_in_blocks(_conformed(rows, schema)) for rows in locations if rows.num_rows >= _BLOCKS]
-    if len(own) < 2:
+    own = [_in_blocks(conformed(rows)) for rows in locations if rows.num_rows >= _BLOCKS]
+    if len(own) < 2 or not encodable(own[0][0].schema):
         return None
     apart = sum(map(_stream_bytes, own))
     together = _stream_bytes(pa.concat_tables(blocks) for blocks in zip(*own, strict=True))
     share = (1.0 - together / apart) / (1.0 - 1.0 / len(own))
     return 0.0 if share < _LEAST else min(share, _MOST)
-
-
-def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.Table.from_batches([conform(batch, schema) for batch in rows.combine_chunks().to_batches()], schema)
 
 
 def _in_blocks(rows: pa.Table) -> list[pa.Table]:

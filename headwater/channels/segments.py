@@ -97,6 +97,14 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def conformed(rows: pa.Table) -> pa.Table:
+    """Return rows with the types that segments store, in one piece."""
+    import pyarrow as pa
+
+    schema = normal_schema(rows.schema)
+    return pa.Table.from_batches([conform(batch, schema) for batch in rows.combine_chunks().to_batches()], schema)
+
+
 def event_time_max(column: pa.Array) -> int | None:
     """Return the frontier of a column of timestamps, or of Spark windows, in microseconds.
 

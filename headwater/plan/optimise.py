@@ -166,7 +166,7 @@ class _Choice:
         """Return bytes per second over all links, or core seconds per second."""
         return self.bytes_per_s if of == "bytes" else self.figures.cores
 
-    def gathers(self, id_: str) -> bool:
+    def can_gather(self, id_: str) -> bool:
         """Return whether zones' streams of an operator cross a link, and are known to repeat each other."""
         flow, figures = self.figures.dataflow, self.figures
         crosses = any(self.layers[c] != self.layers[id_] for c in flow.consumers[id_])
@@ -240,7 +240,7 @@ class _RuleSearch:
 
     def _try(self, now: _Choice, rule: RewriteRule, id_: str) -> tuple[_Choice | None, RuleUse | None]:
         """Apply a rule to an operator as far as it goes; return the best of the steps, if it saves something."""
-        if rule.gathers and not now.gathers(id_):
+        if rule.gathers and not now.can_gather(id_):
             return None, None
         best: _Choice | None = None
         what, reason = "", None
@@ -282,13 +282,14 @@ class _RuleSearch:
     ) -> Iterator[tuple[Rewritten | NotRewritten, FlowFigures]]:
         """Apply a rule again and again to the operators that it has moved; yield each result."""
         figures, todo = now.figures, [id_]
+        needs_marks = rule.gathers and self._placed
         for _ in range(_STEPS):
             if not todo:
                 return
-            flow = _marked(figures.dataflow, now.layers) if rule.gathers and self._placed else figures.dataflow
+            flow = _marked(figures.dataflow, now.layers) if needs_marks else figures.dataflow
             result = rule.apply(flow, todo.pop(0))
             if isinstance(result, Rewritten):
-                made = _marked(result.dataflow, {}) if rule.gathers and self._placed else result.dataflow
+                made = _marked(result.dataflow, {}) if needs_marks else result.dataflow
                 figures = figures.after(made, result.origins)
                 todo = [*result.moved, *todo]
             if result is not None:

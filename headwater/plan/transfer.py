@@ -132,8 +132,7 @@ class TransferPlanner:
         kept = kept_state(self._new.dataflow, unit)
         shares = [s for k in kept if (s := self._share(unit, k)) is not None]
         own = [s.id for s in own_sources(self._new.dataflow, unit)]
-        channels = dict.fromkeys(c.operator for c in self._new.inputs(unit))
-        readings = [self._reading(unit, i) for i in (*own, *channels)]
+        readings = [self._reading(unit, i) for i in (*own, *self._channels_read(unit))]
         source_units = {d.unit for s in shares for d in s.source_units} | {d for r in readings for d in r.source_units}
         unread = {r.operator: self._unread(unit, r) for r in readings}
         for reading in readings:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from headwater.control.records import Change
 from headwater.control.store import StoreReader
 from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
+from headwater.testing import BoundedSource, compare
 from tests.patience import PATIENCE
 
 MOST_KILLS = 6
@@ -94,7 +95,7 @@ class Controller:
         self._start()
 
     def _start(self) -> None:
-        store, place = str(self.place / "store.db"), str(self.place)
+        store, place = self._store, str(self.place)
         words = ["-m", "headwater", "up", "--listen", "none", "--store", store, "--home", place, "--quick", self._share]
         if self._trigger is not None:
             words = ["-c", _UP, store, place, "--quick", "--trigger", self._trigger]
@@ -110,8 +111,7 @@ class Controller:
         for _ in range(_AGAIN):
             if change.outcome == "done" or _NOT_REACHED not in str(change.message):
                 break
-            store = str(self.place / "store.db")
-            change = self.end_of(apply(Client(store).stored(change.plan), store), kill=kill)
+            change = self.end_of(apply(Client(self._store).stored(change.plan), self._store), kill=kill)
         assert change.outcome == "done", change
 
     def end_of(self, version: int, *, kill: bool) -> Change:
@@ -119,7 +119,7 @@ class Controller:
         begun, before = time.monotonic(), self.kills
         due = begun + self._chance.uniform(0.3, 3.0)
         while True:
-            (now,) = observe.status(self.name, str(self.place / "store.db"))
+            (now,) = observe.status(self.name, self._store)
             if now.observed_version >= version:
                 assert now.change is not None
                 return now.change
@@ -128,6 +128,24 @@ class Controller:
                 self.kill()
                 due = time.monotonic() + self._chance.uniform(0.5, 4.0)
             time.sleep(0.1)
+
+    def go_through(self, plans: Iterable[DeploymentPlan], source: BoundedSource, *, files: int) -> None:
+        """Put plans in force while rows flow, some files after each, then finish.
+
+        It is killed in every change but the first.
+        """
+        released = iter(source.release())
+        for number, plan in enumerate(plans):
+            self.carry_out(apply(plan, self._store), kill=number > 0)
+            for _ in range(files):
+                next(released, None)
+        for _ in released:
+            pass
+        self.carry_out(deployments.stop(self.name, self._store, how="finish"), kill=True)
+
+    @property
+    def _store(self) -> str:
+        return str(self.place / "store.db")
 
     def kill(self) -> None:
         self.kills += 1
@@ -151,6 +169,13 @@ def running(
     finally:
         started.end()
         deployments.down(place)
+
+
+def check_sinks(place: Path, name: str, expected: Mapping[str, pa.Table]) -> None:
+    """Check that each memory sink of a deployment has the rows that are expected, more than three."""
+    for sink, wanted in expected.items():
+        got = sink_rows(place, name, sink)
+        assert got.num_rows > 3 and not compare(wanted, got), sink
 
 
 def sink_rows(place: Path, name: str, sink: str) -> pa.Table:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater.app import deployments
 from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.build import build
@@ -17,9 +16,9 @@ from headwater.plan.optimise import optimise
 from headwater.plan.profile import OperatorProfile, Profile
 from headwater.rewrite.gathering import GATHER_STREAMS
 from headwater.spark.endpoint import LocalEndpoint
-from headwater.testing import BoundedSource, batch_result, check_equivalent, compare
+from headwater.testing import BoundedSource, batch_result, check_equivalent
 from tests.conftest import on_spark
-from tests.deployments.controllers import Controller, apply, running, sink_rows
+from tests.deployments.controllers import Controller, check_sinks, running
 from tests.deployments.flows import SCHEMA, rows
 
 CONTINUUM = Continuum.from_text("""
@@ -85,20 +84,6 @@ def test_streams_are_gathered_and_apart_again_while_rows_flow(
     found = optimise(flow, continuum, PROFILE, (GATHER_STREAMS,))
     written, gathered = build(flow, continuum), build(found.dataflow, continuum, found.deployment)
     assert (gathered_in(written), gathered_in(gathered)) == (set(), {"site"})
-    released = iter(source.release())
-
-    def change(plan: DeploymentPlan, *, kill: bool) -> None:
-        controller.carry_out(apply(plan, str(tmp_path / "store.db")), kill=kill)
-        for _ in range(4):
-            next(released, None)
-
-    change(written, kill=False)
-    for plan in (gathered, written, gathered):
-        change(plan, kill=True)
-    for _ in released:
-        pass
-    controller.carry_out(deployments.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=True)
+    controller.go_through((written, gathered, written, gathered), source, files=4)
     assert controller.kills >= 3
-    for sink, wanted in batch_result(endpoint.session(), flow, continuum).items():
-        got = sink_rows(tmp_path, NAME, sink)
-        assert got.num_rows > 3 and not compare(wanted, got), sink
+    check_sinks(tmp_path, NAME, batch_result(endpoint.session(), flow, continuum))

@@ -9,15 +9,13 @@ from typing import Literal
 import pytest
 
 import headwater as hw
-from headwater.app import deployments
 from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.build import build
-from headwater.plan.model import DeploymentPlan
 from headwater.spark.endpoint import LocalEndpoint
-from headwater.testing import BoundedSource, batch_result, compare
+from headwater.testing import BoundedSource, batch_result
 from tests.conftest import on_spark
-from tests.deployments.controllers import Controller, apply, running, sink_rows
+from tests.deployments.controllers import Controller, check_sinks, running
 from tests.deployments.flows import SCHEMA, TWO_EDGES, rows
 
 NAME = "between"
@@ -56,20 +54,7 @@ def test_no_row_is_lost_or_doubled(
 ) -> None:
     source = BoundedSource(tmp_path / "in", rows(70, seed=len(order)), rows_per_file=7)
     continuum = on_spark(Continuum.from_text(TWO_EDGES), spark_address)
-    released = iter(source.release())
-
-    def change(plan: DeploymentPlan, *, kill: bool) -> None:
-        controller.carry_out(apply(plan, str(tmp_path / "store.db")), kill=kill)
-        for _ in range(6):
-            next(released, None)
-
-    for number, between in enumerate(order):
-        change(build(flow_of(source.path, between), continuum), kill=number > 0)
-    for _ in released:
-        pass
-    controller.carry_out(deployments.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=True)
+    plans = [build(flow_of(source.path, between), continuum) for between in order]
+    controller.go_through(plans, source, files=6)
     assert controller.kills >= len(order)
-    wanted = batch_result(endpoint.session(), flow_of(source.path, order[-1]), continuum)
-    for sink, expected in wanted.items():
-        got = sink_rows(tmp_path, NAME, sink)
-        assert got.num_rows > 3 and not compare(expected, got), sink
+    check_sinks(tmp_path, NAME, batch_result(endpoint.session(), flow_of(source.path, order[-1]), continuum))
