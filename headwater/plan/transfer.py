@@ -16,6 +16,7 @@ from headwater.dataflow.graph import Graph
 from headwater.dataflow.sinks import MemorySink
 from headwater.dataflow.sources import BridgedSource, Source
 from headwater.plan.content import own_sources
+from headwater.plan.heirs import Heirs
 from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.onepass import below_of
 from headwater.plan.spread import keys_by
@@ -121,6 +122,7 @@ class TransferPlanner:
         self._new = wanted
         self._reset = reset
         self._begin = beginning(running, wanted)
+        self._heirs = Heirs(running, wanted)
         self._before = {c.id: c for c in running.channels}
         self._reads: dict[str, frozenset[str]] = {}
 
@@ -167,12 +169,12 @@ class TransferPlanner:
         """Yield the memory sinks whose rows a unit takes: of several units with a sink the first one does."""
         sinks = [o for o in unit.outputs if isinstance(self._new.dataflow[o], MemorySink)]
         known = frozenset(source_units)
-        for old in self._old.serving(unit.locations) if sinks else ():
+        for old in self._former(unit, sinks) if sinks else ():
             for sink in sinks:
                 if sink not in old.outputs or self._keeps_sink(old, sink):
                     continue
-                heirs = [v for v in self._new.serving(old.locations) if sink in v.outputs]
-                if heirs and heirs[0] == unit:
+                heirs = [v for x in old.locations for v in self._takers(sink, x) if sink in v.outputs]
+                if heirs and min(heirs, key=lambda v: self._new.position(v.id)) == unit:
                     yield SinkTransfer(sink=sink, unit=old.id, alone=old.id not in known)
 
     def _keeps_sink(self, old: Unit, sink: str) -> bool:
@@ -195,7 +197,7 @@ class TransferPlanner:
         """Return whether a unit takes over operators or locations of other units, or leaves locations to them, in
         addition to its own."""
         more = set(unit.operators) - set(old.operators)
-        others = [v for v in self._old.serving(unit.locations) if v.id != old.id]
+        others = [v for v in self._former(unit, unit.operators) if v.id != old.id]
         if any(more & set(v.operators) for v in others) or self.shift(unit, old):
             return True
         return any(self._passes_on(v, i, unit) for i in self._channels_read(unit) for v in others)
@@ -208,6 +210,20 @@ class TransferPlanner:
         said += [f"it leaves {', '.join(lost)} to others"] if lost else []
         return "; ".join(said)
 
+    # ------------------------------------------------------------ locations
+
+    def _locations(self, unit: Unit, operators: Iterable[str]) -> tuple[str, ...]:
+        """Return the locations of a unit, and those that end and leave it their state of operators."""
+        return *unit.locations, *self._heirs.left_to(unit, operators)
+
+    def _former(self, unit: Unit, operators: Iterable[str]) -> tuple[Unit, ...]:
+        """Return the running units of the locations of which a unit takes operators over."""
+        return self._old.serving(self._locations(unit, operators))
+
+    def _takers(self, operator: str, location: str) -> tuple[Unit, ...]:
+        """Return the units of the wanted plan that take over an operator's rows of a location, and other units there."""
+        return *self._new.serving((location,)), *self._heirs.of(operator, location)
+
     # ------------------------------------------------------------ state
 
     def _share(self, unit: Unit, kept: KeptState) -> OperatorTransfer | None:
@@ -215,7 +231,7 @@ class TransferPlanner:
             return None
         found = {
             v: (k.number, k)
-            for v in self._old.serving(unit.locations)
+            for v in self._former(unit, (kept.operator,))
             if kept.operator in v.operators
             for k in kept_state(self._old.dataflow, v)
             if k.operator == kept.operator
@@ -238,7 +254,7 @@ class TransferPlanner:
             number=kept.number,
             source_units=tuple(TransferSource(unit=v.id, number=n) for v, (n, _) in found.items()),
             by=self._location_of(unit, kept.operator, divided) if divided else None,
-            values=unit.locations if divided else (),
+            values=self._locations(unit, (kept.operator,)) if divided else (),
             part=part,
             tag=kept.tag,
         )
@@ -247,7 +263,7 @@ class TransferPlanner:
         """Return the first few units of other locations that an operator's state is divided among."""
         found: dict[str, None] = {}
         for location in (x for d in source_units for x in d.locations):
-            for other in self._new.serving((location,)):
+            for other in self._takers(operator, location):
                 if other is not unit and operator in other.operators and other.locations != unit.locations:
                     found[other.id] = None
             if len(found) >= _NAMED:
@@ -289,7 +305,7 @@ class TransferPlanner:
         return str(column)
 
     def _given_up(self, unit: Unit, operator: str) -> bool:
-        holders = {v.id for v in self._old.serving(unit.locations) if operator in v.operators}
+        holders = {v.id for v in self._former(unit, (operator,)) if operator in v.operators}
         return unit.id in self._reset or (bool(holders) and holders <= self._reset)
 
     # ------------------------------------------------------------ inputs
@@ -300,7 +316,7 @@ class TransferPlanner:
         itself = input_ in unit.operators
         source = self._new.dataflow[input_]
         once = itself and isinstance(source, Source) and not source.per_location  # whatever the locations are
-        near = self._old.units if once else self._old.serving(unit.locations)
+        near = self._old.units if once else self._former(unit, unit.operators)
         # Where each unit has read the input: locations of a source, or channels.
         read: dict[str, list[str]] = {}
         if once:

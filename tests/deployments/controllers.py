@@ -115,19 +115,29 @@ class Controller:
         assert change.outcome == "done", change
 
     def end_of(self, version: int, *, kill: bool) -> Change:
-        """Wait until a version is finished; kill the controller meanwhile, with ``kill``."""
+        """Wait until a version is finished; with ``kill``, kill the controller at one of its steps and after times."""
         begun, before = time.monotonic(), self.kills
         due = begun + self._chance.uniform(0.3, 3.0)
+        part = self._chance.random()
         while True:
             (now,) = observe.status(self.name, self._store)
             if now.observed_version >= version:
                 assert now.change is not None
                 return now.change
             assert time.monotonic() - begun < PATIENCE, f"{now}\n{story(self.place)}"
-            if kill and time.monotonic() > due and self.kills < before + MOST_KILLS:
-                self.kill()
-                due = time.monotonic() + self._chance.uniform(0.5, 4.0)
-            time.sleep(0.1)
+            if kill and self.kills < before + MOST_KILLS:
+                at_a_step = self.kills == before and now.change is not None and self._is_at(now.change, version, part)
+                if at_a_step or time.monotonic() > due:
+                    self.kill()
+                    due = time.monotonic() + self._chance.uniform(0.5, 4.0)
+            time.sleep(0.02 if kill and self.kills == before else 0.1)
+
+    def _is_at(self, change: Change, version: int, part: float) -> bool:
+        """Return whether this part of a change's steps, or more, has begun."""
+        with closing(StoreReader.open(self._store)) as store:
+            states = [entry.state for entry in store.journal(change.id)]
+        begun = sum(state != "todo" for state in states)
+        return change.version == version and begun > part * len(states)
 
     def go_through(self, plans: Iterable[DeploymentPlan], source: BoundedSource, *, files: int) -> None:
         """Put plans in force while rows flow, some files after each, then finish.

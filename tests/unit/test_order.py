@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -196,6 +197,8 @@ def test_no_canary_where_there_is_no_way_back() -> None:
 @settings(max_examples=60, deadline=None)
 # A unit loses an operator and keeps its inputs: the units that write these need not stop.
 @example([replace(FIRST, upper="site", more=True), replace(FIRST, upper="cloud")])
+# A location ends below a site, another one begins there, and the reader above the site moves into it.
+@example([replace(FIRST, locations=("L1", "L5")), replace(FIRST, upper="site", shape="every")])
 @given(st.lists(versions(), min_size=2, max_size=4))
 def test_steps_lead_to_the_wanted_plan(history: list[Version]) -> None:
     zones = SimulatedNodes()
@@ -244,6 +247,23 @@ def check_state(decided: PlanDiff, before: dict[str, dict[str, str]], after: dic
             event("divided" if share.by else "whole" if len(share.source_units) == 1 else "made one")
             for source_unit in share.source_units:
                 assert before[source_unit.unit][share.operator] in after[transfer.unit][share.operator]
+    _check_shares(decided)
+
+
+def _check_shares(decided: PlanDiff) -> None:
+    """Check that each location's state of a unit goes to exactly one unit, also where the location ends."""
+    taken: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for transfer in decided.transfers:
+        for share in transfer.shares:
+            for source in share.source_units:
+                assert decided.running is not None
+                locations = decided.running.unit(source.unit).locations
+                found = [x for x in share.values if x in locations] if share.by else locations
+                taken[source.unit, share.operator] += found
+                event("an ended location" if not set(locations) <= set(decided.wanted.locations) else "none ended")
+    for (unit, _), values in taken.items():
+        assert decided.running is not None
+        assert sorted(values) == sorted(decided.running.unit(unit).locations), (unit, values)
 
 
 def _needed_consent(running: DeploymentPlan | None, wanted: DeploymentPlan) -> frozenset[str]:
