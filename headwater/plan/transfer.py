@@ -221,7 +221,7 @@ class TransferPlanner:
         return self._old.serving(self._locations(unit, operators))
 
     def _takers(self, operator: str, location: str) -> tuple[Unit, ...]:
-        """Return the units of the wanted plan that take over an operator's rows of a location, and other units there."""
+        """Return the units of the wanted plan that may take over an operator's rows of a location."""
         return *self._new.serving((location,)), *self._heirs.of(operator, location)
 
     # ------------------------------------------------------------ state
